@@ -1,0 +1,20 @@
+-- Ack: Celery is done with a delivery. A job that has no outcome by then could not even be started: quarantine.
+-- include: lib_clock lib_events lib_outcome
+--
+-- KEYS[1] ccs:job:<id>   KEYS[2] ccs:running
+-- ARGV[1] id   ARGV[2] attempt   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
+-- Returns "done" | "deleted" | "quarantined" | "newer"
+redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
+local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind')
+if job[2] ~= ARGV[2] then return 'newer' end
+if job[1] ~= 'running' then return 'done' end
+if job[3] == 'task' then
+  redis.call('DEL', KEYS[1])
+  redis.call('ZREM', 'ccs:expiry', ARGV[1])
+  return 'deleted'
+end
+local message = 'the delivery was acknowledged without an outcome'
+end_job(ARGV[1], 'quarantined', ARGV[2], math.floor(now_us() / 1000),
+  bare_outcome('quarantined', ARGV[2], 'INTERNAL', message, false), error_data('INTERNAL', message, 'running'),
+  {ARGV[3], ARGV[4], ARGV[5]}, celery_failure(ARGV[1], 'FAILURE', 'InternalError', message))
+return 'quarantined'

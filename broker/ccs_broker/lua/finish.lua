@@ -1,0 +1,16 @@
+-- Finish: outcome, terminal event, Celery's result and the end of the lease in one compare-and-set.
+-- include: lib_clock lib_events lib_outcome
+--
+-- KEYS[1] ccs:job:<id>   KEYS[2] ccs:running
+-- ARGV[1] id   ARGV[2] attempt   ARGV[3] state   ARGV[4] outcome JSON without timings
+-- ARGV[5] data JSON of the terminal event, may be empty   ARGV[6] Celery result JSON, may be empty
+-- ARGV[7] job TTL s   ARGV[8] log TTL s   ARGV[9] blob grace s
+-- Returns 1 (also when this attempt had finished the job before and only the reply was lost), or 0 if the attempt no
+-- longer holds the job
+redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
+local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'finished_by')
+if job[3] == ARGV[2] then return 1 end
+if job[1] ~= 'running' or job[2] ~= ARGV[2] then return 0 end
+end_job(ARGV[1], ARGV[3], ARGV[2], math.floor(now_us() / 1000), ARGV[4], ARGV[5], {ARGV[7], ARGV[8], ARGV[9]}, ARGV[6])
+redis.call('HSET', KEYS[1], 'finished_by', ARGV[2])
+return 1

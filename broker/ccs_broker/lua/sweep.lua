@@ -1,0 +1,58 @@
+-- Sweep: what time brings about. Any worker may run it, any number at once; it looks at a bounded number of ids.
+-- include: lib_clock lib_events lib_outcome lib_tickets lib_queue
+--
+-- KEYS[1] ccs:running   KEYS[2] ccs:expiry
+-- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
+-- ARGV[6..] queues whose tickets are counted
+-- 1. leases that ran out: a job without output (or a plain task) waits again; one with output ends, WORKER_LOST
+-- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash
+-- Returns {requeued, lost, promoted, expired, tickets}
+local limit, ticket = tonumber(ARGV[1]), ARGV[2]
+local ttl = {ARGV[3], ARGV[4], ARGV[5]}
+local now_ms = math.floor(now_us() / 1000)
+local requeued, lost, expired, tickets = 0, 0, 0, 0
+
+for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now_ms), 'LIMIT', 0, limit)) do
+  redis.call('ZREM', KEYS[1], entry)
+  local id, attempt = string.match(entry, '^(.*)|(%d+)$')
+  local key = 'ccs:job:' .. id
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'first', 'kind')
+  if job[1] == 'running' and job[2] == attempt then
+    if job[6] == 'job' and job[5] then
+      local message = 'the worker was lost after output had been sent'
+      end_job(id, 'failed', attempt, now_ms, bare_outcome('failed', attempt, 'WORKER_LOST', message, true),
+        error_data('WORKER_LOST', message, 'running'), ttl, celery_failure(id, 'FAILURE', 'WorkerLostError', message))
+      lost = lost + 1
+    else
+      redis.call('HSET', key, 'state', 'waiting')
+      enqueue(id, job[3], job[4], ticket)
+      requeued = requeued + 1
+    end
+  end
+end
+
+local promoted = promote_due(now_ms, limit, ticket)
+
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 'LIMIT', 0, limit)) do
+  local job = redis.call('HMGET', 'ccs:job:' .. id, 'state', 'queue')
+  if not job[1] then
+    redis.call('ZREM', KEYS[2], id)
+  elseif job[1] == 'waiting' or job[1] == 'delayed' then
+    redis.call('ZREM', 'ccs:delayed', id)
+    if redis.call('ZREM', 'ccs:waiting:' .. job[2], id) > 0 then redis.call('LREM', job[2] .. ':1', -1, ticket) end
+    expire_waiting(id, now_ms, ttl)
+    expired = expired + 1
+  else
+    -- Running: its worker sees the deadline at the next step. Look again later, so that it can't crowd the head.
+    redis.call('ZADD', KEYS[2], whole(now_ms + 60000), id)
+  end
+end
+
+for q = 6, #ARGV do
+  local missing = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q]) - redis.call('LLEN', ARGV[q] .. ':1')
+  for _ = 1, math.min(missing, limit) do
+    redis.call('LPUSH', ARGV[q] .. ':1', ticket)
+    tickets = tickets + 1
+  end
+end
+return {requeued, lost, promoted, expired, tickets}
