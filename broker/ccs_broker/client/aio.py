@@ -1,0 +1,190 @@
+"""The asynchronous client: performs the plans of the core on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
+
+from ccs_broker.client import looking
+from ccs_broker.client.aio_link import AsyncBell, AsyncLink
+from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
+from ccs_broker.client.following import JobFollower
+from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
+from ccs_broker.contract.event import Event
+from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
+from ccs_broker.errors import CcsError, InternalError, QueueUnavailableError
+from ccs_broker.settings import BrokerSettings, LedgerSettings, require_url
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from types import TracebackType
+
+    from ccs_broker.client.records import JobState, JobStatus, QueueReport, WorkerInfo
+    from ccs_broker.client.steps import Asking, Following, Step
+    from ccs_broker.contract.outcome import Outcome
+    from ccs_broker.contract.words import Modality
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """The twin of :class:`ccs_broker.client.sync.Client` for the tasks of one event loop."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        timeout_s: float = 5.0,
+        limits: Limits = DEFAULT_LIMITS,
+        ledger: LedgerSettings | None = None,
+    ) -> None:
+        settings = BrokerSettings(
+            url=require_url(url), timeout_s=timeout_s, ledger=ledger or LedgerSettings()
+        )
+        self._timeout_s = timeout_s
+        self._link = AsyncLink(settings)
+        self._core = ClientCore(settings.ledger, limits)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; streams that are open end when they are closed."""
+        await self._link.close()
+
+    async def submit(self, modality: Modality | str, **options: Unpack[SubmitOptions]) -> AsyncJobHandle:
+        """As :meth:`ccs_broker.client.sync.Client.submit`; media are read and hashed in a thread."""
+        if options.get("images") or options.get("audio"):
+            submission = await asyncio.to_thread(self._core.prepare, modality, options)
+        else:
+            submission = self._core.prepare(modality, options)
+        return AsyncJobHandle(self, await self._run(self._core.submit(submission)))
+
+    @overload
+    async def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: Literal[False] = False
+    ) -> list[AsyncJobHandle]: ...
+
+    @overload
+    async def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: Literal[True]
+    ) -> list[AsyncJobHandle | CcsError]: ...
+
+    async def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: bool = False
+    ) -> list[AsyncJobHandle] | list[AsyncJobHandle | CcsError]:
+        """As :meth:`ccs_broker.client.sync.Client.submit_many`; jobs are validated in a thread."""
+        submissions = await asyncio.to_thread(self._core.prepare_many, jobs)
+        found = await self._run(self._core.submit_many(submissions))
+        return bulk_answer(found, lambda job_id: AsyncJobHandle(self, job_id), return_errors=return_errors)
+
+    def job(self, job_id: str) -> AsyncJobHandle:
+        """Attach to a job by its id, from any process; asks the server nothing."""
+        return AsyncJobHandle(self, job_id)
+
+    async def queues(self) -> QueueReport:
+        """Depth of every queue."""
+        return await self._run(looking.queues())
+
+    async def workers(self) -> tuple[WorkerInfo, ...]:
+        """The workers that count as alive, and what each reported last."""
+        return await self._run(looking.workers())
+
+    async def ping(self) -> float:
+        """Seconds of one round trip to the server."""
+        begun = time.perf_counter()
+        await self._run(looking.ping())
+        return time.perf_counter() - begun
+
+    async def _stream(self, job_id: str, after: int, timeout: float | None) -> AsyncIterator[Event]:
+        plan = self._follower(job_id).stream(after, timeout)
+        bell = AsyncBell(self._link, self._timeout_s)
+        try:
+            while (event := await self._event(plan, bell)) is not None:
+                yield event
+        finally:
+            plan.close()
+            await bell.close()
+
+    async def _result(self, job_id: str, timeout: float | None) -> Outcome:
+        bell = AsyncBell(self._link, self._timeout_s)
+        try:
+            return await self._run(self._follower(job_id).result(timeout), bell)
+        finally:
+            await bell.close()
+
+    def _follower(self, job_id: str) -> JobFollower:
+        return JobFollower(job_id, self._timeout_s, time.monotonic)
+
+    async def _event(self, plan: Following[None], bell: AsyncBell) -> Event | None:
+        """The next event a plan gives out; None at its end."""
+        return cast("Event | None", await self._run(cast("Following[object]", plan), bell))
+
+    async def _run(self, plan: Asking[T] | Following[T], bell: AsyncBell | None = None) -> T:
+        """Perform a plan to its end, or up to the next event it gives out, which is returned instead."""
+        running = cast("Following[T]", plan)
+        try:
+            step = running.send(None)
+            while not isinstance(step, Event):
+                try:
+                    answer = await self._perform(step, bell)
+                except QueueUnavailableError as error:
+                    step = running.throw(error)
+                else:
+                    step = running.send(answer)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        return cast("T", step)
+
+    async def _perform(self, step: Step, bell: AsyncBell | None) -> object:
+        if isinstance(step, Ask):
+            return await self._link.ask(step.commands)
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+        elif bell is None:
+            raise InternalError("a plan that listens was run without a bell")
+        elif isinstance(step, Listen):
+            return await bell.hear(step.seconds)
+        elif isinstance(step, Subscribe):
+            await bell.open(step.channel)
+        else:
+            await bell.close()
+        return None
+
+
+class AsyncJobHandle:
+    """One job, seen from an asynchronous client; see :class:`ccs_broker.client.sync.JobHandle`."""
+
+    __slots__ = ("_client", "id")
+
+    def __init__(self, client: AsyncClient, job_id: str) -> None:
+        self._client = client
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"AsyncJobHandle({self.id!r})"
+
+    def stream(self, after: int = 0, timeout: float | None = 30.0) -> AsyncIterator[Event]:
+        """As :meth:`ccs_broker.client.sync.JobHandle.stream`.
+
+        Leave it early through ``contextlib.aclosing``: a dropped iterator is closed when the loop gets to it.
+        """
+        return self._client._stream(self.id, after, timeout)
+
+    async def result(self, timeout: float | None = 30.0) -> Outcome:
+        """As :meth:`ccs_broker.client.sync.JobHandle.result`."""
+        return await self._client._result(self.id, timeout)
+
+    async def status(self) -> JobStatus:
+        """Where the job is; ``NotFoundError`` if nowhere."""
+        return await self._client._run(looking.status(self.id))
+
+    async def cancel(self) -> JobState:
+        """Cancel the job and give the state it is in then; ``NotFoundError`` if there is none."""
+        return await self._client._run(self._client._core.cancel(self.id))

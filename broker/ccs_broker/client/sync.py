@@ -1,0 +1,222 @@
+"""The synchronous client: performs the plans of the core on blocking sockets."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
+
+from ccs_broker.client import looking
+from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
+from ccs_broker.client.following import JobFollower
+from ccs_broker.client.link import Bell, Link
+from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
+from ccs_broker.contract.event import Event
+from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
+from ccs_broker.errors import CcsError, InternalError, QueueUnavailableError
+from ccs_broker.settings import BrokerSettings, LedgerSettings, require_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from types import TracebackType
+
+    from ccs_broker.client.records import JobState, JobStatus, QueueReport, WorkerInfo
+    from ccs_broker.client.steps import Asking, Following, Step
+    from ccs_broker.contract.outcome import Outcome
+    from ccs_broker.contract.words import Modality
+
+T = TypeVar("T")
+
+
+class Client:
+    """Submits jobs to a server and follows them; may be shared between threads and survives a fork.
+
+    Args:
+        url: where the server is; else ``CCS_REDIS_URL``.
+        timeout_s: seconds over connect, write and reply after which a call gives up (more for large uploads).
+        limits: sizes beyond which a job is refused before anything is sent.
+        ledger: times of the ledger, where they differ from the defaults.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        timeout_s: float = 5.0,
+        limits: Limits = DEFAULT_LIMITS,
+        ledger: LedgerSettings | None = None,
+    ) -> None:
+        settings = BrokerSettings(
+            url=require_url(url), timeout_s=timeout_s, ledger=ledger or LedgerSettings()
+        )
+        self._timeout_s = timeout_s
+        self._link = Link(settings)
+        self._core = ClientCore(settings.ledger, limits)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; streams that are open end when they are dropped."""
+        self._link.close()
+
+    def submit(self, modality: Modality | str, **options: Unpack[SubmitOptions]) -> JobHandle:
+        """Submit one job in one round trip; see :class:`SubmitOptions` for what it may say.
+
+        Raises:
+            InvalidInputError: the job is wrong or over a limit; nothing was sent.
+            ConflictError: the idempotency key was used with another body.
+            NoSuitableWorkerError: workers serve the modality, none of them the model.
+            QueueUnavailableError: the server did not take it; ``maybe_accepted`` says if it may have.
+        """
+        submission = self._core.prepare(modality, options)
+        return JobHandle(self, self._run(self._core.submit(submission)))
+
+    @overload
+    def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: Literal[False] = False
+    ) -> list[JobHandle]: ...
+
+    @overload
+    def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: Literal[True]
+    ) -> list[JobHandle | CcsError]: ...
+
+    def submit_many(
+        self, jobs: Iterable[BulkJob], *, return_errors: bool = False
+    ) -> list[JobHandle] | list[JobHandle | CcsError]:
+        """Submit many jobs, some hundred in one round trip; handles come in the order of the jobs.
+
+        All are validated before the first is sent. If the server refuses some, the others are submitted all
+        the same; then the first refusal is raised, or with ``return_errors`` each stands in its job's place.
+        """
+        submissions = self._core.prepare_many(jobs)
+        found = self._run(self._core.submit_many(submissions))
+        return bulk_answer(found, lambda job_id: JobHandle(self, job_id), return_errors=return_errors)
+
+    def job(self, job_id: str) -> JobHandle:
+        """Attach to a job by its id, from any process; asks the server nothing."""
+        return JobHandle(self, job_id)
+
+    def queues(self) -> QueueReport:
+        """Depth of every queue."""
+        return self._run(looking.queues())
+
+    def workers(self) -> tuple[WorkerInfo, ...]:
+        """The workers that count as alive, and what each reported last."""
+        return self._run(looking.workers())
+
+    def ping(self) -> float:
+        """Seconds of one round trip to the server."""
+        begun = time.perf_counter()
+        self._run(looking.ping())
+        return time.perf_counter() - begun
+
+    def _stream(self, job_id: str, after: int, timeout: float | None) -> Iterator[Event]:
+        plan = self._follower(job_id).stream(after, timeout)
+        bell = Bell(self._link, self._timeout_s)
+        try:
+            while (event := self._event(plan, bell)) is not None:
+                yield event
+        finally:
+            plan.close()
+            bell.close()
+
+    def _result(self, job_id: str, timeout: float | None) -> Outcome:
+        bell = Bell(self._link, self._timeout_s)
+        try:
+            return self._run(self._follower(job_id).result(timeout), bell)
+        finally:
+            bell.close()
+
+    def _follower(self, job_id: str) -> JobFollower:
+        return JobFollower(job_id, self._timeout_s, time.monotonic)
+
+    def _event(self, plan: Following[None], bell: Bell) -> Event | None:
+        """The next event a plan gives out; None at its end."""
+        return cast("Event | None", self._run(cast("Following[object]", plan), bell))
+
+    def _run(self, plan: Asking[T] | Following[T], bell: Bell | None = None) -> T:
+        """Perform a plan to its end, or up to the next event it gives out, which is returned instead."""
+        running = cast("Following[T]", plan)
+        try:
+            step = running.send(None)
+            while not isinstance(step, Event):
+                try:
+                    answer = self._perform(step, bell)
+                except QueueUnavailableError as error:
+                    step = running.throw(error)
+                else:
+                    step = running.send(answer)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        return cast("T", step)
+
+    def _perform(self, step: Step, bell: Bell | None) -> object:
+        if isinstance(step, Ask):
+            return self._link.ask(step.commands)
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+        elif bell is None:
+            raise InternalError("a plan that listens was run without a bell")
+        elif isinstance(step, Listen):
+            return bell.hear(step.seconds)
+        elif isinstance(step, Subscribe):
+            bell.open(step.channel)
+        else:
+            bell.close()
+        return None
+
+
+class JobHandle:
+    """One job, seen from a client."""
+
+    __slots__ = ("_client", "id")
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client = client
+        self.id = job_id
+
+    def __repr__(self) -> str:
+        return f"JobHandle({self.id!r})"
+
+    def stream(self, after: int = 0, timeout: float | None = 30.0) -> Iterator[Event]:
+        """The job's events behind number ``after``, in order and without holes, up to the terminal one.
+
+        It may be called early, late or again: the sequence is the same. ``timeout`` is the longest silence in
+        seconds, or None. The subscription ends with the iterator, also if that is dropped or closed midway.
+
+        Raises (while iterating):
+            NotFoundError: there is no such job.
+            StreamExpiredError: the log is gone; the error holds the outcome.
+            WaitTimeoutError: no event for ``timeout`` seconds; go on with ``after``.
+            QueueUnavailableError: the server can't be reached; go on with ``after``.
+        """
+        return self._client._stream(self.id, after, timeout)
+
+    def result(self, timeout: float | None = 30.0) -> Outcome:
+        """Wait for the job's end and give its outcome; a job that failed gives one too.
+
+        Raises:
+            NotFoundError: there is no such job.
+            WaitTimeoutError: it had not ended after ``timeout`` seconds; the job goes on.
+            QueueUnavailableError: the server can't be reached.
+        """
+        return self._client._result(self.id, timeout)
+
+    def status(self) -> JobStatus:
+        """Where the job is; ``NotFoundError`` if nowhere."""
+        return self._client._run(looking.status(self.id))
+
+    def cancel(self) -> JobState:
+        """Cancel the job; ``NotFoundError`` if there is none.
+
+        Returns:
+            The state it is in then: cancelled, cancelling (it runs and stops at its next step), or how it had
+            ended before.
+        """
+        return self._client._run(self._client._core.cancel(self.id))
