@@ -1,0 +1,286 @@
+"""Kombu's channel and acknowledgements, with the ledger in place of lists and the unacked hash."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from datetime import UTC, datetime
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import redis as kombu_redis
+from kombu.transport import virtual
+from redis.exceptions import RedisError
+
+from ccs_broker import topology
+from ccs_broker.errors import (
+    ConflictError,
+    InvalidInputError,
+    NoSuitableWorkerError,
+)
+from ccs_broker.ledger import ClaimWish, Ledger, NoClaim, NotClaimed, PublishStatus
+from ccs_broker.ledger.calls import text
+from ccs_broker.settings import LedgerSettings
+from ccs_broker.transport.claims import CLAIMS, Key
+from ccs_broker.transport.clients import process_ledger
+from ccs_broker.transport.message import (
+    check_message,
+    dead_letter,
+    delivery_of,
+    entry_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+logger = logging.getLogger(__name__)
+
+#: Seconds a queue isn't listened to after it offered nothing this worker could take.
+_MUTE_S = 1.0
+_STOCK_SEPARATOR = "\x06\x16"
+
+
+def _key_of(tag: object) -> Key | None:
+    """Job id and attempt of a delivery tag of ours; None for any other."""
+    if not isinstance(tag, str):
+        return None
+    try:
+        return topology.split_run_entry(tag)
+    except ValueError:
+        return None
+
+
+class QoS(kombu_redis.QoS):
+    """Acknowledgements go to the ledger; deliveries of other queues keep Kombu's own way."""
+
+    channel: Channel
+
+    def can_consume(self) -> bool:
+        """True while a slot is free. Celery wraps this with its own count, which it forgets on a reconnect.
+
+        Channels without a ledger queue, such as that of remote control, are read however busy the worker is.
+        """
+        claims = any(topology.is_ledger_queue(queue) for queue in self.channel.active_queues)
+        return (not claims or CLAIMS.has_slot()) and bool(super().can_consume())
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Nothing to store: the claim script has."""
+        if _key_of(delivery_tag) is None:
+            super().append(message, delivery_tag)
+        else:
+            virtual.QoS.append(self, message, delivery_tag)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Celery is done with a delivery, well or badly."""
+        key = _key_of(delivery_tag)
+        if key is None:
+            super().ack(delivery_tag)
+            return
+        virtual.QoS.ack(self, delivery_tag)
+        if not CLAIMS.remove(key):
+            self.channel.ledger.ack(*key)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Hand a delivery back, or drop it."""
+        key = _key_of(delivery_tag)
+        if key is None:
+            super().reject(delivery_tag, requeue=requeue)
+        elif requeue:
+            virtual.QoS.ack(self, delivery_tag)
+            CLAIMS.remove(key)
+            self.channel.ledger.release(*key)
+        else:
+            self.ack(delivery_tag)
+
+    def restore_unacked(self, client: Any = None) -> None:
+        """The channel goes away: claims that no thread has begun go back, running ones go on."""
+        keys = [key for tag in self._delivered if (key := _key_of(tag)) is not None]
+        for tag in [tag for tag in self._delivered if _key_of(tag) is not None]:
+            self._delivered.pop(tag)
+        for key in CLAIMS.take_unstarted(keys):
+            try:
+                self.channel.ledger.release(*key)
+            except (RedisError, OSError):
+                logger.warning("could not hand job %s back; its lease will run out", key[0])
+        super().restore_unacked(client)
+
+    def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
+        """Leases do this; see the housekeeper."""
+
+
+class Channel(kombu_redis.Channel):
+    """A channel whose ``ccs.*`` queues live in the ledger."""
+
+    QoS = QoS
+    #: Flower reads these two from the options to count tickets; the channel itself keeps Kombu's stock names
+    #: for all other queues, so that clients without our transport can talk to the worker.
+    from_transport_options = tuple(
+        option
+        for option in kombu_redis.Channel.from_transport_options
+        if option not in {"sep", "priority_steps"}
+    )
+    #: A publish is one script already.
+    supports_batch_publish = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._muted: dict[str, float] = {}
+        super().__init__(*args, **kwargs)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The process's ledger for this channel's server; works after the channel is closed."""
+        cached: Ledger | None = self.__dict__.get("_ledger")
+        if cached is None:
+            settings = LedgerSettings(**self.connection.client.transport_options.get("ledger", {}))
+            cached = self.__dict__["_ledger"] = process_ledger(self._connparams(), settings)
+        return cached
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if not topology.is_ledger_queue(queue) or "task" not in (message.get("headers") or {}):
+            super()._put(queue, message, **kwargs)
+            return
+        entry, blobs = entry_of(check_message(message), queue, datetime.now(UTC))
+        self.ledger.store_blobs(blobs)
+        published = self.ledger.publish(entry)
+        if published.status is PublishStatus.NO_MODEL:
+            raise NoSuitableWorkerError(f"no worker of {queue} serves the model {entry.model!r}")
+        if published.status is PublishStatus.NO_BLOB:
+            raise InvalidInputError(f"medium {published.id} isn't in the blob store")
+        if published.status is PublishStatus.CONFLICT:
+            raise ConflictError("the idempotency key was used with another body")
+
+    def _get(self, queue: str) -> Any:
+        if not topology.is_ledger_queue(queue):
+            return super()._get(queue)
+        if self.client.rpop(topology.tickets_of(queue)) is None:
+            raise Empty
+        claimed = self._claim(queue)
+        if claimed is None:
+            raise Empty
+        return claimed[1]
+
+    def _brpop_start(self, timeout: float | None = None) -> None:
+        queues = self._queue_cycle.consume(len(self.active_queues))
+        keys = list(self._keys_to_pop(queues))
+        if not keys:
+            return
+        self._in_poll = self.client.connection
+        self._brpop_sent_at = time.monotonic()
+        self.client.connection.send_command(
+            "BRPOP", *keys, (self.brpop_timeout if timeout is None else timeout) or 0
+        )
+
+    def _keys_to_pop(self, queues: Sequence[str]) -> Iterable[str]:
+        for queue in queues:
+            if topology.is_ledger_queue(queue) and self._listens(queue):
+                yield topology.tickets_of(queue)
+        for priority in self.priority_steps:
+            for queue in queues:
+                if not topology.is_ledger_queue(queue):
+                    yield self._q_for_pri(queue, priority)
+
+    def _listens(self, queue: str) -> bool:
+        return self._muted.get(queue, 0.0) <= time.monotonic() and CLAIMS.has_room(queue)
+
+    def _brpop_read(self, **options: Any) -> bool:
+        try:
+            try:
+                reply = self.client.parse_response(self.client.connection, "BRPOP", **options)
+            except self.connection_errors:
+                self.client.connection.disconnect()
+                raise
+            if not reply:
+                raise Empty
+            key, item = reply
+            self._received(key.decode(), item)
+            return True
+        finally:
+            self._in_poll = None
+            self._flush_brpop_reauth()
+
+    def _received(self, key: str, item: bytes) -> None:
+        queue = key.removesuffix(f"{topology.BAND_SEPARATOR}{topology.TICKET_BAND}")
+        if topology.is_ledger_queue(queue):
+            self._on_ticket(queue, item)
+            return
+        queue = key.split(_STOCK_SEPARATOR, 1)[0]
+        self._queue_cycle.rotate(queue)
+        try:
+            message = json.loads(item)
+        except ValueError:
+            self._bury(queue, "not JSON", item)
+            return
+        self._hand_over(message, queue, item)
+
+    def _on_ticket(self, queue: str, item: bytes) -> None:
+        if item != topology.TICKET:
+            self._bury(queue, "not a ticket", item)
+        elif self._closing or queue not in self.connection._callbacks:
+            # The reply of the last BRPOP can arrive while consuming ends: put the ticket back.
+            self.ledger.redis.rpush(topology.tickets_of(queue), topology.TICKET)
+        elif (claimed := self._claim(queue)) is not None:
+            self._hand_over(claimed[1], claimed[0], b"")
+
+    def _claim(self, queue: str) -> tuple[str, dict[str, Any]] | None:
+        """Claim the best job over all queues with room; its queue and Celery message."""
+        queues = tuple(q for q in self.active_queues if topology.is_ledger_queue(q) and self._listens(q))
+        profile = CLAIMS.profile
+        wish = ClaimWish(popped=queue, queues=queues or (queue,), worker=profile.name, models=profile.models)
+        claim = self.ledger.claim(wish)
+        if isinstance(claim, NotClaimed):
+            if claim.reason is NoClaim.NO_ROOM:
+                self._muted[queue] = time.monotonic() + _MUTE_S
+            return None
+        try:
+            message = delivery_of(claim)
+        except (ValueError, KeyError, TypeError):
+            # Stored by us and still unreadable: the ack without an outcome quarantines it.
+            logger.error("the stored message of job %s can't be read; quarantined", claim.id)
+            self.ledger.ack(claim.id, claim.attempt)
+            return None
+        CLAIMS.add(claim)
+        return claim.queue, message
+
+    def _hand_over(self, message: Any, queue: str, item: bytes) -> None:
+        try:
+            self.connection._deliver(message, queue)
+        except self.connection_errors as error:
+            # KeyError and friends count as connection errors in Kombu; only real ones may restart the consumer.
+            if isinstance(error, OSError | RedisError):
+                raise
+            self._undeliverable(message, queue, item)
+        except Exception:  # noqa: BLE001 - loop edge: a delivery Celery can't digest must not end the worker
+            self._undeliverable(message, queue, item)
+
+    def _undeliverable(self, message: Any, queue: str, item: bytes) -> None:
+        properties = message.get("properties") if isinstance(message, dict) else None
+        key = _key_of(properties.get("delivery_tag")) if isinstance(properties, dict) else None
+        logger.error("a message on %s can't be delivered", queue)
+        if key is None:
+            self._bury(queue, "undeliverable", item)
+        else:
+            CLAIMS.remove(key)
+            self.ledger.ack(*key)
+
+    def _bury(self, queue: str, reason: str, item: bytes) -> None:
+        logger.error("a message on %s was put among the dead letters: %s", queue, reason)
+        self.ledger.dead(dead_letter(queue, reason, item, LedgerSettings().dead_letter_bytes))
+
+    def _size(self, queue: str) -> int:
+        if not topology.is_ledger_queue(queue):
+            return int(super()._size(queue))
+        return int(self.ledger.redis.zcard(topology.WAITING + queue))
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return topology.is_ledger_queue(queue) or bool(super()._has_queue(queue, **kwargs))
+
+    def _purge(self, queue: str) -> int:
+        if not topology.is_ledger_queue(queue):
+            return int(super()._purge(queue))
+        waiting = self.ledger.redis.zrange(topology.WAITING + queue, 0, -1)
+        return sum(self.ledger.cancel(text(job_id)) == "cancelled" for job_id in waiting)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        if not topology.is_ledger_queue(queue):
+            super()._delete(queue, *args, **kwargs)

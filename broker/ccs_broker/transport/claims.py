@@ -1,0 +1,157 @@
+"""What this worker process holds: one table of claims, shared by the consuming loop, the threads and the keeper."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ccs_broker.ledger import Claim
+    from ccs_broker.ledger.records import AttemptState
+
+Key = tuple[str, int]
+#: Called with what the ledger says of an attempt when that isn't "ok".
+Notice = Callable[["AttemptState"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerProfile:
+    """What a worker tells the ledger when it claims."""
+
+    name: str = "unnamed"
+    #: Aliases served; empty: any.
+    models: tuple[str, ...] = ()
+    #: Most claims held at once; None: no bound of ours (Celery's own still holds).
+    slots: int | None = None
+    #: Most claims held at once per queue; queues that aren't named have no bound of their own.
+    slots_of: dict[str, int] = field(default_factory=dict)
+
+
+class _Phase(Enum):
+    DELIVERED = auto()
+    RUNNING = auto()
+    ENDED = auto()
+
+
+@dataclass(slots=True)
+class _Held:
+    claim: Claim
+    phase: _Phase
+    since: float
+    notice: Notice | None = None
+    finished: bool = False
+
+
+class ClaimTable:
+    """Thread-safe table of the claims this process holds.
+
+    A claim counts against slots from its delivery until its thread has ended it. Its lease is renewed while its
+    thread runs, and for a bounded time before and after, so that a delivery that leaks loses its lease.
+    """
+
+    def __init__(self, grace_s: float = 30.0) -> None:
+        self._grace_s = grace_s
+        self._lock = threading.Lock()
+        self._held: dict[Key, _Held] = {}
+        self.profile = WorkerProfile()
+
+    def add(self, claim: Claim) -> None:
+        """A claim was received and goes to Celery."""
+        with self._lock:
+            self._held[claim.id, claim.attempt] = _Held(claim, _Phase.DELIVERED, time.monotonic())
+
+    def begin(self, key: Key) -> Claim | None:
+        """A thread starts to work on a claim; None if the claim isn't held (any more)."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is None or held.phase is _Phase.ENDED:
+                return None
+            held.phase, held.since = _Phase.RUNNING, time.monotonic()
+            return held.claim
+
+    def watch(self, key: Key, notice: Notice) -> None:
+        """Ask to be told when the ledger says an attempt is lost, cancelled or expired."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None:
+                held.notice = notice
+
+    def mark_finished(self, key: Key) -> None:
+        """The finish script has ended the job: its ack needs no round trip."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None:
+                held.finished = True
+
+    def end(self, key: Key) -> None:
+        """The thread is done; the slot is free, the ack may still be on its way."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None:
+                held.phase, held.since, held.notice = _Phase.ENDED, time.monotonic(), None
+
+    def remove(self, key: Key) -> bool:
+        """Forget a claim; True if the finish script had ended it already."""
+        with self._lock:
+            held = self._held.pop(key, None)
+        return held is not None and held.finished
+
+    def take_unstarted(self, keys: Sequence[Key]) -> list[Key]:
+        """Remove, of these, the claims no thread has begun: they can go back to the ledger."""
+        with self._lock:
+            unstarted = [k for k in keys if k in self._held and self._held[k].phase is _Phase.DELIVERED]
+            for key in unstarted:
+                del self._held[key]
+        return unstarted
+
+    def renewable(self) -> list[Key]:
+        """Claims whose lease must be prolonged now."""
+        oldest = time.monotonic() - self._grace_s
+        with self._lock:
+            return [
+                key
+                for key, held in self._held.items()
+                if held.phase is _Phase.RUNNING or (held.since >= oldest and not held.finished)
+            ]
+
+    def tell(self, keys: Sequence[Key], states: Sequence[AttemptState]) -> None:
+        """Pass on what the ledger said about attempts."""
+        for key, state in zip(keys, states, strict=True):
+            if state == "ok":
+                continue
+            with self._lock:
+                notice = held.notice if (held := self._held.get(key)) else None
+            if notice is not None:
+                notice(state)
+
+    def busy(self) -> int:
+        """Claims that occupy a slot."""
+        with self._lock:
+            return sum(held.phase is not _Phase.ENDED for held in self._held.values())
+
+    def has_slot(self) -> bool:
+        """True while another claim may be taken."""
+        return self.profile.slots is None or self.busy() < self.profile.slots
+
+    def has_room(self, queue: str) -> bool:
+        """True while another claim of this queue may be taken."""
+        bound = self.profile.slots_of.get(queue)
+        if bound is None:
+            return True
+        with self._lock:
+            busy = sum(h.phase is not _Phase.ENDED and h.claim.queue == queue for h in self._held.values())
+        return busy < bound
+
+    def snapshot(self) -> list[tuple[str, int, str]]:
+        """Id, attempt and queue of every claim that occupies a slot."""
+        with self._lock:
+            return [
+                (held.claim.id, held.claim.attempt, held.claim.queue)
+                for held in self._held.values()
+                if held.phase is not _Phase.ENDED
+            ]
+
+
+#: One process is one worker, so there is one table; Kombu builds channels itself and offers no other seam.
+CLAIMS: Final = ClaimTable()

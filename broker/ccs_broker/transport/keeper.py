@@ -1,0 +1,109 @@
+"""Side threads of a consuming process: one renews leases, one takes foreign messages in and sweeps the ledger.
+
+They are threads and not timers of Celery's loop, because that loop stops during a warm shutdown and can be held
+up by anything a worker does, while leases must not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
+
+from ccs_broker.transport.claims import CLAIMS
+from ccs_broker.transport.intake import Intake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccs_broker.ledger import Ledger
+    from ccs_broker.settings import LedgerSettings
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between looks at the lists of foreign producers.
+INTAKE_EVERY_S: Final = 0.1
+#: Seconds between sweeps.
+SWEEP_EVERY_S: Final = 1.0
+#: Longest time between two renewals; a cancelled job that shows no progress learns it at the next one.
+RENEW_AT_MOST_S: Final = 1.0
+
+
+class Loop:
+    """A daemon thread that calls a function again and again and survives a server that is away."""
+
+    def __init__(self, name: str, every_s: float, step: Callable[[], None]) -> None:
+        self._every_s = every_s
+        self._step = step
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        away = False
+        while not self._stop.wait(self._every_s):
+            try:
+                self._step()
+                away = False
+            except (RedisError, OSError) as error:
+                if not away:
+                    logger.warning(
+                        "%s: the server is away (%s); trying on", self._thread.name, type(error).__name__
+                    )
+                away = True
+            except Exception:  # loop edge: a fault in one round must not end renewals for good
+                logger.exception("%s: a round failed", self._thread.name)
+
+    def stop(self) -> None:
+        """End the thread; returns when it has ended, or after a second."""
+        self._stop.set()
+        self._thread.join(timeout=1.0)
+
+
+class Keeper:
+    """The two loops of one consuming process."""
+
+    def __init__(self, ledger: Ledger, settings: LedgerSettings) -> None:
+        self._ledger = ledger
+        self._intake = Intake(ledger, settings)
+        self._rounds = 0
+        self._sweep_each = round(SWEEP_EVERY_S / INTAKE_EVERY_S)
+        self._loops = (
+            Loop("ccs-leases", min(settings.lease_s / 3, RENEW_AT_MOST_S), self._renew),
+            Loop("ccs-sweep", INTAKE_EVERY_S, self._tidy),
+        )
+
+    def _renew(self) -> None:
+        keys = CLAIMS.renewable()
+        if keys:
+            CLAIMS.tell(keys, self._ledger.renew(keys))
+
+    def _tidy(self) -> None:
+        self._intake.run()
+        if self._rounds % self._sweep_each == 0:
+            report = self._ledger.sweep()
+            if report.requeued or report.lost or report.expired:
+                logger.info(
+                    "sweep: %d requeued, %d lost, %d expired", report.requeued, report.lost, report.expired
+                )
+        self._rounds += 1
+
+    def stop(self) -> None:
+        """End both loops."""
+        for loop in self._loops:
+            loop.stop()
+
+
+_keepers: dict[int, Keeper] = {}
+_lock = threading.Lock()
+
+
+def keep(ledger: Ledger, settings: LedgerSettings) -> Keeper:
+    """Start the side threads for a ledger client, once per process."""
+    with _lock:
+        keeper = _keepers.get(id(ledger))
+        if keeper is None:
+            keeper = _keepers[id(ledger)] = Keeper(ledger, settings)
+        return keeper
