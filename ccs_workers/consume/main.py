@@ -1,0 +1,50 @@
+"""Starts a worker from the command line's options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery.bin.celery import celery
+
+from ccs_workers.consume.app import build_app
+from ccs_workers.consume.runtime import node_name
+from ccs_workers.settings import WorkerSettings, parse_modalities
+
+if TYPE_CHECKING:
+    from ccs_workers.consume.options import WorkerOptions
+
+
+def run_worker(options: WorkerOptions) -> int:
+    """Run a worker until it is told to stop; returns its exit status.
+
+    Raises:
+        ConfigurationError: the model file or an option is wrong; nothing was started.
+    """
+    settings = WorkerSettings(
+        url=options.url,
+        model_file=options.model_file,
+        modalities=parse_modalities(",".join(options.modalities)) if options.modalities else (),
+        slots=options.slots,
+        device=options.device,
+        allocation=options.allocation,
+        name=options.name,
+    )
+    app = build_app(settings)
+    arguments = [
+        "worker",
+        "--pool=threads",
+        f"--concurrency={settings.slots}",
+        f"--hostname={node_name(settings.name)}",
+        f"--loglevel={options.loglevel}",
+        # Workers learn nothing from each other that the ledger doesn't hold, and waiting for it costs a second.
+        "--without-mingle",
+        "--without-gossip",
+        *options.extra,
+    ]
+    # As Celery's own app.worker_main() does, which drops the exit status on its way.
+    celery.params[0].default = app
+    try:
+        status = celery.main(args=arguments, standalone_mode=False)
+    except SystemExit as end:
+        status = end.code
+    return status if isinstance(status, int) else int(status is not None)

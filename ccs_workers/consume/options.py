@@ -1,0 +1,27 @@
+"""What the command line hands to a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Options of ``ccs worker``, checked for form but not yet against the machine."""
+
+    url: str
+    model_file: Path
+    #: Empty: every modality the model file serves.
+    modalities: tuple[str, ...] = ()
+    slots: int = 16
+    device: str = "auto"
+    allocation: str = "dynamic"
+    #: None: a name that is unique by construction.
+    name: str | None = None
+    loglevel: str = "INFO"
+    #: Further arguments for Celery's own worker command.
+    extra: tuple[str, ...] = ()

@@ -1,0 +1,104 @@
+"""Everything a living worker owns, put together once: engines, publisher, runner, reporter."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import uuid
+from typing import TYPE_CHECKING
+
+from ccs_broker import topology
+from ccs_broker.errors import ConfigurationError, NotFoundError
+from ccs_broker.transport import CLAIMS, WorkerProfile
+from ccs_workers.consume.report import Reporter
+from ccs_workers.executor.pool import EnginePool
+from ccs_workers.executor.runner import Runner
+from ccs_workers.models.modelfile import load_model_file
+from ccs_workers.publish.publisher import Publisher
+
+if TYPE_CHECKING:
+    from ccs_broker.contract import Modality
+    from ccs_broker.ledger import Ledger
+    from ccs_workers.models.modelfile import ModelFile
+    from ccs_workers.settings import WorkerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def node_name(name: str | None) -> str:
+    """Celery's node name; without a name one that no other worker has: two containers may share a host name."""
+    return f"{name or f'ccs-{uuid.uuid4().hex[:8]}'}@{platform.node() or 'localhost'}"
+
+
+def serving(settings: WorkerSettings) -> ModelFile:
+    """Models of the file that this worker serves.
+
+    Raises:
+        ConfigurationError: no file, a faulty one, or one without a model for a modality that was asked for.
+    """
+    if settings.model_file is None:
+        raise ConfigurationError(
+            "a worker needs a model file: pass --models FILE or set CCS_MODELS "
+            "(make one with: ccs models prepare)"
+        )
+    models = load_model_file(settings.model_file)
+    wanted = settings.modalities or tuple(dict.fromkeys(spec.modality for spec in models.specs))
+    for modality in wanted:
+        try:
+            models.default_for(modality)
+        except NotFoundError as error:
+            raise ConfigurationError(f"{settings.model_file}: {error.message}") from error
+    return models.for_modalities(wanted)
+
+
+def shares(slots: int, queues: tuple[str, ...], allocation: str) -> dict[str, int]:
+    """Most jobs at once per queue: none of their own in ``dynamic``, equal parts in ``static``."""
+    if allocation != "static":
+        return {}
+    return {queue: max(1, slots // len(queues)) for queue in queues}
+
+
+class Runtime:
+    """Owns what a worker process needs besides Celery."""
+
+    def __init__(self, settings: WorkerSettings, ledger: Ledger, name: str) -> None:
+        self.models = serving(settings)
+        self._settings = settings
+        self._name = name
+        publisher = Publisher(ledger)
+        self.engines = EnginePool(self.models, publisher, settings.device)
+        self.runner = Runner(ledger, CLAIMS, self.engines, publisher, name)
+        self.reporter = Reporter(name, settings, self.models, self.engines, ledger)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """Modalities served."""
+        return tuple(dict.fromkeys(spec.modality for spec in self.models.specs))
+
+    def load(self) -> None:
+        """Load the default model of every modality, one after another; others load with their first job.
+
+        Raises:
+            ConfigurationError, EngineError: a model can't be loaded.
+        """
+        self.reporter.start()
+        for modality in self.modalities:
+            spec = self.models.default_for(modality)
+            logger.info("loading model %s (%s)", spec.alias, modality.value)
+            self.engines.get(spec)
+
+    def open(self) -> None:
+        """Tell the transport what to claim, and the fleet that this worker is ready."""
+        queues = tuple(topology.queue_of(modality) for modality in self.modalities)
+        CLAIMS.profile = WorkerProfile(
+            name=self._name,
+            models=tuple(spec.alias for spec in self.models.specs),
+            slots=self._settings.slots,
+            slots_of=shares(self._settings.slots, queues, self._settings.allocation),
+        )
+        self.reporter.ready(CLAIMS)
+
+    def close(self) -> None:
+        """Sign off and end the engines."""
+        self.reporter.stop()
+        self.engines.close()

@@ -1,0 +1,123 @@
+"""The pipe between worker and engine process: JSON frames, media as raw bytes behind them, never pickle.
+
+A frame is one JSON object; where it names ``blobs`` (a list of lengths), that many raw messages follow it. The
+verbs towards the engine are ``start``, ``cancel`` and ``close``; towards the worker ``ready``, ``fault`` and ``out``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ccs_broker.contract import Sampling, Usage
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, EngineOutput, Failed, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from multiprocessing.connection import Connection
+
+Frame = dict[str, Any]
+
+
+def send(pipe: Connection, frame: Frame, blobs: Sequence[bytes] = ()) -> None:
+    """Write one frame and its blobs. The caller holds the pipe's write lock.
+
+    Raises:
+        OSError: the other side is gone.
+    """
+    if blobs:
+        frame = {**frame, "blobs": [len(blob) for blob in blobs]}
+    pipe.send_bytes(json.dumps(frame, separators=(",", ":")).encode())
+    for blob in blobs:
+        pipe.send_bytes(blob)
+
+
+def receive(pipe: Connection) -> tuple[Frame, list[bytes]]:
+    """Read one frame and its blobs.
+
+    Raises:
+        EOFError, OSError: the other side is gone.
+    """
+    frame: Frame = json.loads(pipe.recv_bytes())
+    return frame, [pipe.recv_bytes() for _ in frame.get("blobs", ())]
+
+
+def start_frame(job: EngineJob) -> tuple[Frame, list[bytes]]:
+    """A job on its way to the engine."""
+    frame = {
+        "do": "start",
+        "key": job.key,
+        "prompt": job.prompt,
+        "sampling": job.sampling.model_dump(mode="json"),
+        "seed": job.seed,
+        "images": len(job.images),
+    }
+    return frame, [*job.images, *job.audio]
+
+
+def job_of(frame: Frame, blobs: Sequence[bytes]) -> EngineJob:
+    """Inverse of :func:`start_frame`."""
+    images = frame["images"]
+    return EngineJob(
+        key=frame["key"],
+        prompt=frame["prompt"],
+        sampling=Sampling.model_validate(frame["sampling"]),
+        seed=frame["seed"],
+        images=tuple(blobs[:images]),
+        audio=tuple(blobs[images:]),
+    )
+
+
+def out_frame(outputs: Iterable[tuple[str, EngineOutput]]) -> Frame:
+    """Outputs of one step, of any number of jobs."""
+    return {"do": "out", "out": [[key, *_encode(output)] for key, output in outputs]}
+
+
+def outputs_of(frame: Frame) -> list[tuple[str, EngineOutput]]:
+    """Inverse of :func:`out_frame`."""
+    return [(key, _decode(kind, value)) for key, kind, value in frame["out"]]
+
+
+def _encode(output: EngineOutput) -> tuple[str, Any]:
+    match output:
+        case Delta():
+            return "d", [output.text, output.token_ids]
+        case Progress():
+            return "p", output.data
+        case Done():
+            return "e", [output.finish_reason, output.usage.model_dump(exclude_defaults=True), output.data]
+        case Failed():
+            return "f", [output.code, output.message]
+
+
+def _decode(kind: str, value: Any) -> EngineOutput:
+    match kind:
+        case "d":
+            return Delta(text=value[0], token_ids=tuple(value[1]))
+        case "p":
+            return Progress(data=value)
+        case "e":
+            return Done(finish_reason=value[0], usage=Usage.model_validate(value[1]), data=value[2])
+        case "f":
+            return Failed(code=value[0], message=value[1])
+        case _:
+            raise ValueError(f"unknown output {kind!r}")
+
+
+def info_frame(info: EngineInfo) -> Frame:
+    """The engine is loaded."""
+    return {
+        "do": "ready",
+        "alias": info.alias,
+        "modality": info.modality,
+        "device": info.device,
+        "dtype": info.dtype,
+        "weights_bytes": info.weights_bytes,
+        "load_s": info.load_s,
+        "context_tokens": info.context_tokens,
+    }
+
+
+def info_of(frame: Frame) -> EngineInfo:
+    """Inverse of :func:`info_frame`."""
+    return EngineInfo(**{name: value for name, value in frame.items() if name != "do"})

@@ -1,0 +1,138 @@
+"""The engine process: one model, one pipe. Run as ``python -m ccs_workers.engines.host FD``; the spec comes first.
+
+The main thread reads the pipe; a writer thread sends whatever outputs have gathered since its last frame, so that
+a lone output leaves at once and a busy step leaves in one frame. When the worker is gone the pipe closes and the
+process ends itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from ccs_broker.errors import CcsError, ConfigurationError, EngineError
+from ccs_workers.engines import frames
+from ccs_workers.engines.protocol import Done, EngineOutput, Failed
+from ccs_workers.engines.registry import engine_class
+from ccs_workers.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from ccs_workers.engines.protocol import Engine
+
+logger = logging.getLogger(__name__)
+
+
+class Writer:
+    """Gathers outputs and sends them from a thread of its own; one job ends at most once."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._outputs: deque[tuple[str, EngineOutput]] = deque()
+        self._there = threading.Event()
+        self._open: set[str] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._run, name="ccs-pipe-writer", daemon=True).start()
+
+    def opened(self, key: str) -> None:
+        """A job has been started: outputs for it are awaited."""
+        with self._lock:
+            self._open.add(key)
+
+    def emit(self, key: str, output: EngineOutput) -> None:
+        """Queue an output; dropped if the job has ended already."""
+        with self._lock:
+            if key not in self._open:
+                return
+            if isinstance(output, Done | Failed):
+                self._open.discard(key)
+        self._outputs.append((key, output))
+        self._there.set()
+
+    def _run(self) -> None:
+        while True:
+            self._there.wait()
+            self._there.clear()
+            gathered = []
+            while self._outputs:
+                gathered.append(self._outputs.popleft())
+            if gathered:
+                try:
+                    frames.send(self._pipe, frames.out_frame(gathered))
+                except OSError:
+                    os._exit(0)
+
+
+def describe(error: BaseException) -> str:
+    """Where an unexpected error arose, without its text: that could hold a piece of a prompt."""
+    lines = "".join(traceback.format_tb(error.__traceback__))
+    return f"{type(error).__name__}\n{lines}"
+
+
+def _start(engine: Engine, writer: Writer, frame: frames.Frame, blobs: list[bytes]) -> None:
+    key = frame["key"]
+    writer.opened(key)
+    try:
+        engine.start(frames.job_of(frame, blobs))
+    except CcsError as error:
+        writer.emit(key, Failed(code=error.code, message=error.message))
+    except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
+        logger.error("starting a job failed: %s", describe(error))
+        writer.emit(key, Failed(code=EngineError.code, message=f"the engine raised {type(error).__name__}"))
+
+
+def serve(pipe: Connection) -> int:
+    """Load the model named in the first frame, then work until the pipe closes. Returns the exit status."""
+    first, _ = frames.receive(pipe)
+    spec = ModelSpec.from_json(first["spec"])
+    writer = Writer(pipe)
+    try:
+        engine = engine_class(spec.engine)(spec, writer.emit)
+        info = engine.load()
+    except CcsError as error:
+        frames.send(pipe, {"do": "fault", "code": error.code, "message": error.message})
+        return 1
+    except Exception as error:  # noqa: BLE001 - loop edge: loading runs foreign code; its fault goes to the worker as text
+        logger.error("loading %s failed: %s", spec.alias, describe(error))
+        message = f"loading the model {spec.alias!r} failed with {type(error).__name__}: {error}"
+        frames.send(pipe, {"do": "fault", "code": ConfigurationError.code, "message": message})
+        return 1
+    frames.send(pipe, frames.info_frame(info))
+    try:
+        while True:
+            frame, blobs = frames.receive(pipe)
+            match frame["do"]:
+                case "start":
+                    _start(engine, writer, frame, blobs)
+                case "cancel":
+                    engine.cancel(frame["key"])
+                case "close":
+                    return 0
+                case other:
+                    logger.error("unknown verb %r", other)
+    except (EOFError, OSError):
+        return 0
+    finally:
+        engine.close()
+
+
+def main() -> None:
+    """Entry of the process."""
+    logging.basicConfig(
+        level=logging.WARNING,
+        stream=sys.stderr,
+        format="[%(asctime)s: %(levelname)s/engine] %(name)s: %(message)s",
+    )
+    status = serve(Connection(int(sys.argv[1])))
+    # A model's threads may not end by themselves; everything that matters has been sent.
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""The engine protocol: what the engine process asks of a model, and what the model answers.
+
+An engine is built from its model spec and an ``emit`` callback, loads once, and then takes jobs without blocking.
+For each started job it emits any number of ``Delta`` and ``Progress`` outputs and then exactly one ``Done`` or
+``Failed``; nothing after that. ``emit`` may be called from any thread and never blocks for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from ccs_broker.contract import Sampling, Usage
+    from ccs_workers.models.spec import ModelSpec
+
+#: Why a job's text ended: at the model's end token, at a stop string, at its limit, or because it was told to.
+FinishReason = Literal["end", "stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJob:
+    """One attempt of a job as the engine sees it: no ids of tenants, no deadlines, only work."""
+
+    #: Unique while the engine lives: job id and attempt.
+    key: str
+    #: All text parts joined; an instruction for vision and audio, may be empty there.
+    prompt: str
+    sampling: Sampling
+    #: Always a number: drawn by the worker where the caller gave none.
+    seed: int
+    #: Encoded pictures, in order.
+    images: tuple[bytes, ...] = ()
+    #: Encoded sounds, in order.
+    audio: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A piece of the job's text, whole characters only; ``token_ids`` are those decoded since the last output."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the job is: ``{"window": 2, "windows": 4}``, ``{"image": 1, "images": 3, "labels": [...]}``."""
+
+    data: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The job's end; its text is its deltas joined."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    #: What else was found: labels, lines, ``no_speech``.
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The job's end by an error of the tree: its code and a message that holds nothing of the prompt."""
+
+    code: str
+    message: str
+
+
+EngineOutput = Delta | Progress | Done | Failed
+#: ``emit(key, output)``.
+Emit = Callable[[str, EngineOutput], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """What a loaded engine tells of itself."""
+
+    alias: str
+    modality: str
+    device: str
+    dtype: str
+    weights_bytes: int
+    load_s: float
+    #: Most tokens of prompt and answer together; None where that has no meaning.
+    context_tokens: int | None = None
+
+
+class Engine(Protocol):
+    """A model behind the protocol. ``EngineClass(spec, emit)`` builds one; building loads nothing."""
+
+    def __init__(self, spec: ModelSpec, emit: Emit) -> None: ...
+
+    def load(self) -> EngineInfo:
+        """Load the model; called once, before any job.
+
+        Raises:
+            ConfigurationError: the folder or an option is wrong; the message says what to do.
+        """
+
+    def start(self, job: EngineJob) -> None:
+        """Take a job and return at once; its outputs come through ``emit``.
+
+        Raises:
+            CcsError: the job can't run (too long, not decodable); the model hasn't been touched for it.
+        """
+
+    def cancel(self, key: str) -> None:
+        """Stop a job at its next step; it ends with ``Done(finish_reason="cancelled")``. An unknown key is fine."""
+
+    def close(self) -> None:
+        """Stop working; jobs that still run end without further output."""

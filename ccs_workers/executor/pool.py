@@ -1,0 +1,124 @@
+"""The engines of one worker: loaded one at a time, found by alias, replaced when they die."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from ccs_broker.errors import NoSuitableWorkerError, NotFoundError
+from ccs_workers.executor.handle import EngineHandle
+from ccs_workers.publish.run import JobRun, Lost
+
+if TYPE_CHECKING:
+    from ccs_broker.contract import Job
+    from ccs_workers.models.modelfile import ModelFile
+    from ccs_workers.models.spec import ModelSpec
+    from ccs_workers.publish.publisher import Publisher
+
+logger = logging.getLogger(__name__)
+
+EngineState = Literal["declared", "loading", "ready", "lost"]
+
+
+class EnginePool:
+    """Alias to engine. One lock serializes loading: overlapping loads corrupt each other and double the peak."""
+
+    def __init__(self, models: ModelFile, publisher: Publisher, device: str = "auto") -> None:
+        self._models = models
+        self._publisher = publisher
+        self._device = device
+        self._loading = threading.Lock()
+        self._lock = threading.Lock()
+        self._handles: dict[str, EngineHandle] = {}
+        self._states: dict[str, EngineState] = {spec.alias: "declared" for spec in models.specs}
+        self._running: dict[str, dict[str, JobRun]] = {}
+
+    @property
+    def states(self) -> dict[str, EngineState]:
+        """State of every model of the file, by alias."""
+        with self._lock:
+            return dict(self._states)
+
+    def handles(self) -> list[EngineHandle]:
+        """Engines that are loaded now."""
+        with self._lock:
+            return list(self._handles.values())
+
+    def spec_for(self, job: Job) -> ModelSpec:
+        """The model that serves a job.
+
+        Raises:
+            NoSuitableWorkerError: this worker has none.
+        """
+        try:
+            spec = self._models.get(job.model) if job.model else self._models.default_for(job.modality)
+        except NotFoundError as error:
+            raise NoSuitableWorkerError(error.message) from error
+        if spec.modality != job.modality:
+            raise NoSuitableWorkerError(
+                f"the model {spec.alias!r} serves {spec.modality.value} jobs, not {job.modality.value}"
+            )
+        return spec
+
+    def get(self, spec: ModelSpec) -> EngineHandle:
+        """The loaded engine of a model; loads it first where needed.
+
+        Raises:
+            ConfigurationError, EngineError: it can't be loaded.
+        """
+        handle = self._ready(spec.alias)
+        if handle is not None:
+            return handle
+        with self._loading:
+            handle = self._ready(spec.alias)
+            return handle if handle is not None else self._load(spec)
+
+    def _ready(self, alias: str) -> EngineHandle | None:
+        with self._lock:
+            handle = self._handles.get(alias)
+        return handle if handle is not None and handle.alive else None
+
+    def _load(self, spec: ModelSpec) -> EngineHandle:
+        alias = spec.alias
+        wanted = replace(spec, device=self._device) if spec.device == "auto" else spec
+        handle = EngineHandle(wanted, self._publisher.outputs, lambda how: self._died(alias, how))
+        self._set(alias, "loading")
+        try:
+            info = handle.start()
+        except BaseException:
+            self._set(alias, "declared")
+            raise
+        with self._lock:
+            self._handles[alias] = handle
+            self._states[alias] = "ready"
+        logger.info("model %s is ready on %s after %.1f s", alias, info.device, info.load_s)
+        return handle
+
+    def _set(self, alias: str, state: EngineState) -> None:
+        with self._lock:
+            self._states[alias] = state
+
+    def attach(self, alias: str, run: JobRun) -> None:
+        """An attempt runs on this engine: it ends with it, should the engine die."""
+        with self._lock:
+            self._running.setdefault(alias, {})[run.key] = run
+
+    def detach(self, alias: str, run: JobRun) -> None:
+        """The attempt is over."""
+        with self._lock:
+            self._running.get(alias, {}).pop(run.key, None)
+
+    def _died(self, alias: str, how: str) -> None:
+        with self._lock:
+            self._handles.pop(alias, None)
+            self._states[alias] = "lost"
+            runs = list(self._running.get(alias, {}).values())
+        for run in runs:
+            run.finish(Lost(how))
+
+    def close(self) -> None:
+        """End all engines."""
+        for handle in self.handles():
+            handle.close()

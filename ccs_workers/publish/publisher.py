@@ -1,0 +1,104 @@
+"""Writes the outputs of one engine step, of all its jobs, in one pipeline; then lets ended jobs end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
+
+from ccs_broker.contract import EventKind
+from ccs_workers.engines.protocol import Done, EngineOutput, Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ccs_broker.ledger import Append, Ledger
+    from ccs_workers.publish.run import JobRun
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between tries while the server is away, and how long to go on.
+RETRY_EVERY_S: Final = 0.5
+GIVE_UP_AFTER_S: Final = 300.0
+
+
+class Publisher:
+    """Knows the running attempts by key. ``outputs`` is called by one reader thread per engine."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._runs: dict[str, JobRun] = {}
+        self._lock = threading.Lock()
+
+    def register(self, run: JobRun) -> None:
+        """Outputs for this attempt may come."""
+        with self._lock:
+            self._runs[run.key] = run
+
+    def forget(self, run: JobRun) -> None:
+        """The attempt is over."""
+        with self._lock:
+            self._runs.pop(run.key, None)
+
+    def outputs(self, outputs: Sequence[tuple[str, EngineOutput]]) -> None:
+        """Publish one frame; a job's end is passed on only after all its events have been written."""
+        with self._lock:
+            runs = {key: self._runs[key] for key, _ in outputs if key in self._runs}
+        steps: list[tuple[JobRun, list[Append]]] = []
+        for key, run in runs.items():
+            events = run.appends([output for k, output in outputs if k == key])
+            if events and run.state != "lost":
+                steps.append((run, events))
+        if steps:
+            self._write(steps)
+        for key, output in outputs:
+            if isinstance(output, Done | Failed) and key in runs:
+                runs[key].finish(output)
+
+    def _write(self, steps: Sequence[tuple[JobRun, list[Append]]]) -> None:
+        """Append, again and again while the server is away: the script skips what it has written before."""
+        give_up = time.monotonic() + GIVE_UP_AFTER_S
+        while steps:
+            steps = self._try_write(steps)
+            if not steps:
+                return
+            if time.monotonic() > give_up:
+                logger.error("gave up writing events of %d jobs: the server stayed away", len(steps))
+                for run, _ in steps:
+                    run.notice("lost")
+                return
+            time.sleep(RETRY_EVERY_S)
+
+    def _try_write(
+        self, steps: Sequence[tuple[JobRun, list[Append]]]
+    ) -> Sequence[tuple[JobRun, list[Append]]]:
+        calls = [
+            self._ledger.calls.append(
+                run.job_id,
+                run.attempt,
+                events,
+                after=run.after,
+                first_output=not run.had_output and _output(events),
+            )
+            for run, events in steps
+        ]
+        try:
+            replies = self._ledger.run_many(calls)
+        except (RedisError, OSError):
+            return steps
+        again = []
+        for (run, events), reply in zip(steps, replies, strict=True):
+            if isinstance(reply, Exception):
+                again.append((run, events))
+            else:
+                state, seq = self._ledger.calls.read_append(reply)
+                run.applied(state, seq, output=_output(events))
+        return again
+
+
+def _output(events: Sequence[Append]) -> bool:
+    """True if these events carry a job's first output."""
+    return any(event.text or event.kind is EventKind.PROGRESS for event in events)

@@ -1,0 +1,122 @@
+"""Settings of the worker, parsed once; no other module of the package reads the environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ccs_broker.contract import Modality
+from ccs_broker.errors import ConfigurationError
+from ccs_broker.settings import LedgerSettings, require_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODELS_VARIABLE: Final = "CCS_MODELS"
+MODALITIES_VARIABLE: Final = "CCS_MODALITIES"
+SLOTS_VARIABLE: Final = "CCS_SLOTS"
+LEASE_VARIABLE: Final = "CCS_LEASE_S"
+
+ALLOCATIONS: Final = ("dynamic", "static")
+DEFAULT_SLOTS: Final = 16
+MAX_SLOTS: Final = 4096
+#: Bounds of every time that can be set, in seconds.
+SHORTEST_S: Final = 0.1
+LONGEST_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker is told; the same whether ``ccs worker`` or Celery's own command starts it."""
+
+    url: str
+    #: None: only Celery's tools (Flower, inspect) can run on this app, no worker.
+    model_file: Path | None = None
+    #: Empty: every modality the model file serves.
+    modalities: tuple[Modality, ...] = ()
+    #: Jobs that run at once.
+    slots: int = DEFAULT_SLOTS
+    #: Overrides ``device = "auto"`` of the model file; "auto" leaves the choice to the engine.
+    device: str = "auto"
+    allocation: str = "dynamic"
+    #: None: a name that is unique by construction.
+    name: str | None = None
+    #: Seconds between two reports of a living worker, and after which a silent one counts as gone.
+    report_every_s: float = 2.0
+    report_ttl_s: float = 10.0
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+
+
+def parse_modalities(text: str) -> tuple[Modality, ...]:
+    """Read ``text,vision,audio``.
+
+    Raises:
+        ConfigurationError: a word isn't a modality.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in set(Modality)]
+    if unknown or not words:
+        known = ", ".join(Modality)
+        raise ConfigurationError(f"modalities must be some of {known}, separated by commas; got {text!r}")
+    return tuple(dict.fromkeys(Modality(word) for word in words))
+
+
+def parse_slots(text: str) -> int:
+    """Read a number of slots.
+
+    Raises:
+        ConfigurationError: it isn't a whole number from 1 to ``MAX_SLOTS``.
+    """
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
+        raise ConfigurationError(f"slots must be a whole number from 1 to {MAX_SLOTS}, not {text!r}")
+    return int(text)
+
+
+def _seconds(text: str, name: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not SHORTEST_S <= value <= LONGEST_S:
+        raise ConfigurationError(
+            f"{name} must be a number of seconds from {SHORTEST_S} to {LONGEST_S}, not {text!r}"
+        )
+    return value
+
+
+def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -> WorkerSettings:
+    """Settings for ``celery -A ccs_workers ...``, which has no options of ours.
+
+    Raises:
+        ConfigurationError: ``CCS_REDIS_URL`` is missing, or a value is wrong.
+    """
+    found = os.environ if environ is None else environ
+    models, modalities = found.get(MODELS_VARIABLE), found.get(MODALITIES_VARIABLE)
+    lease = found.get(LEASE_VARIABLE)
+    return WorkerSettings(
+        url=require_url(None, found),
+        model_file=Path(models) if models else None,
+        modalities=parse_modalities(modalities) if modalities else (),
+        slots=parse_slots(found.get(SLOTS_VARIABLE, str(DEFAULT_SLOTS))),
+        ledger=LedgerSettings(lease_s=_seconds(lease, LEASE_VARIABLE)) if lease else LedgerSettings(),
+    )
+
+
+def engine_environment(threads: int) -> dict[str, str]:
+    """Environment of an engine process: ours, but offline and with as many threads as the model may use."""
+    return {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(threads),
+        "CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+    }
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """Environment of a process the command line starts: ours, with these variables set."""
+    return {**os.environ, **changes}
