@@ -1,0 +1,59 @@
+"""What the command line says and returns when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import click
+
+from ccs_broker.errors import CcsError
+
+__all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_NOT_SUCCEEDED", "EXIT_USAGE", "exit_code_of"]
+
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+#: The command did its work, but the job it shows failed, expired, was cancelled or quarantined.
+EXIT_NOT_SUCCEEDED: Final = 3
+EXIT_INTERRUPTED: Final = 130
+
+#: What a reader can do next, by error code.
+_HINTS: Final = {
+    "QUEUE_UNAVAILABLE": "is the server running? --url or CCS_REDIS_URL names it; 'ccs up' starts one here",
+    "QUEUE_FULL": "the server's memory is used up; try again when jobs have ended",
+    "NO_SUITABLE_WORKER": "'ccs workers' shows who serves what; 'ccs worker --modalities ...' starts one",
+    "NOT_FOUND": "a job can be read for a day after its end; 'ccs submit' prints the id",
+    "TIMEOUT": "the job goes on; ask again with 'ccs stream' or 'ccs result'",
+    "STREAM_EXPIRED": "events are kept for an hour after the end; 'ccs result' may still have the outcome",
+    "CONFLICT": "use another --idempotency-key, or repeat the very same request",
+}
+
+
+def exit_code_of(error: Exception, *, as_json: bool) -> int | None:
+    """Report an error and return the exit code; None for one that nobody foresaw."""
+    if isinstance(error, click.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, CcsError):
+        _report(error.code, error.message, _HINTS.get(error.code), retryable=error.retryable, as_json=as_json)
+        return EXIT_ERROR
+    if isinstance(error, click.ClickException):
+        if as_json:
+            _report("INVALID_INPUT", error.format_message(), None, retryable=False, as_json=True)
+        else:
+            error.show()
+        return error.exit_code
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "ccs_").startswith("ccs_"):
+        remedy = f"{error.name} isn't installed; get it with: pip install 'ccs-workers[worker]'"
+        _report("CONFIGURATION", remedy, None, retryable=False, as_json=as_json)
+        return EXIT_ERROR
+    return None
+
+
+def _report(code: str, message: str, hint: str | None, *, retryable: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": {"code": code, "message": message, "retryable": retryable}}))
+        return
+    # One line whatever the message holds, so that logs and eyes can rely on it.
+    click.echo(f"error: {code}: {' '.join(message.split())}", err=True)
+    if hint:
+        click.echo(f"  hint: {hint}", err=True)

@@ -1,0 +1,124 @@
+"""Commands that look at the whole fleet: queues and workers."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from ccs_broker.cli.options import DURATION, json_option, url_option, with_options
+from ccs_broker.cli.output import echo_json, make_table, out, plain_value, printable
+from ccs_broker.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import Console, RenderableType
+
+    from ccs_broker.client import QueueReport, WorkerInfo
+
+__all__ = ["queues_command", "workers_command"]
+
+_watch = click.option(
+    "--watch",
+    "every_s",
+    type=DURATION,
+    is_flag=False,
+    flag_value="1s",
+    metavar="[EVERY]",
+    help="Show it again and again, once a second or as often as said, until Ctrl-C.",
+)
+
+
+@click.command("queues")
+@with_options(_watch, url_option, json_option)
+def queues_command(every_s: float | None, url: str | None, as_json: bool) -> None:
+    """Show how many jobs wait and run in each queue.
+
+    \b
+    ccs queues
+    ccs queues --watch 500ms
+    """
+    with closing(Client(url)) as client:
+        _show(client.queues, plain_value, _queues_table, every_s=every_s, as_json=as_json)
+
+
+@click.command("workers")
+@with_options(_watch, url_option, json_option)
+def workers_command(every_s: float | None, url: str | None, as_json: bool) -> None:
+    """Show the live workers, how busy they are and what they serve.
+
+    \b
+    ccs workers
+    ccs workers --json
+    """
+    with closing(Client(url)) as client:
+        _show(
+            client.workers,
+            lambda workers: {"workers": plain_value(workers)},
+            _workers_table,
+            every_s=every_s,
+            as_json=as_json,
+        )
+
+
+def _show(
+    look: Callable[[], Any],
+    as_value: Callable[[Any], Any],
+    as_table: Callable[[Any, Console], RenderableType],
+    *,
+    every_s: float | None,
+    as_json: bool,
+) -> None:
+    """Print what ``look`` sees, once or every so many seconds; a terminal is redrawn in place."""
+    console = out()
+    if as_json or not console.is_terminal or every_s is None:
+        while True:
+            seen = look()
+            if as_json:
+                echo_json(as_value(seen))
+            else:
+                console.print(as_table(seen, console))
+            if every_s is None:
+                return
+            time.sleep(every_s)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(as_table(look(), console), refresh=True)
+            time.sleep(every_s)
+
+
+def _queues_table(report: QueueReport, console: Console) -> RenderableType:
+    rows = [(queue.name, str(queue.waiting), str(queue.running)) for queue in report.queues]
+    table = make_table(("queue", ">waiting", ">running"), rows, console=console)
+    if not report.delayed:
+        return table
+    return Group(table, Text(f"{report.delayed} delayed, not due yet"))
+
+
+def _workers_table(workers: tuple[WorkerInfo, ...], console: Console) -> RenderableType:
+    if not workers:
+        return Text("no worker is running; 'ccs worker' starts one, 'ccs up' a whole system")
+    columns = ("worker", "state", "modalities", ">busy", "models")
+    return make_table(columns, [_row(worker.name, worker.report) for worker in workers], console=console)
+
+
+def _row(name: str, report: Mapping[str, Any]) -> tuple[str | Text, ...]:
+    # A report comes from a worker that may be older or newer than this command: nothing in it is certain.
+    state = str(report.get("state", "?"))
+    models = [
+        f"{model.get('alias', '?')} ({', '.join(filter(None, (model.get('state'), model.get('device'))))})"
+        for model in report.get("models", ())
+    ]
+    return (
+        name,
+        Text(printable(state), style="green" if state == "ready" else "yellow"),
+        ", ".join(map(str, report.get("modalities", ()))),
+        f"{report.get('busy', '?')}/{report.get('slots', '?')}",
+        "\n".join(models),
+    )

@@ -1,0 +1,118 @@
+"""Shows one job to the caller: its stream as it arrives, and how it ended."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.text import Text
+
+from ccs_broker.cli.failures import EXIT_NOT_SUCCEEDED
+from ccs_broker.cli.output import echo_json, notes, plain_value, printable, seconds, spinner, state_text
+from ccs_broker.contract import EventKind
+
+if TYPE_CHECKING:
+    from ccs_broker.client import JobHandle
+    from ccs_broker.contract import Event, Outcome
+
+__all__ = ["exit_code_for", "progress_of", "show_outcome", "show_stream", "summary_of"]
+
+#: What a spinner says after each kind of event, until the next one.
+_WAITING_FOR: Final = {EventKind.QUEUED: "waiting for a worker", EventKind.STARTED: "running"}
+
+
+def exit_code_for(outcome: Outcome) -> int:
+    """0 for a job that succeeded, 3 for any other end."""
+    return 0 if outcome.ok else EXIT_NOT_SUCCEEDED
+
+
+def show_outcome(job_id: str, outcome: Outcome, *, as_json: bool, with_text: bool = True) -> int:
+    """Print the outcome, its text on standard output, and return the exit code it stands for."""
+    if as_json:
+        echo_json({"id": job_id, **plain_value(outcome)})
+        return exit_code_for(outcome)
+    if with_text and outcome.text:
+        click.echo(_for_stdout(outcome.text))
+    console = notes()
+    console.print(summary_of(outcome))
+    if outcome.error is not None:
+        console.print(Text(printable(f"error: {outcome.error.code}: {outcome.error.message}"), style="red"))
+    return exit_code_for(outcome)
+
+
+def show_stream(job: JobHandle, *, after: int, timeout_s: float | None, as_json: bool) -> int:
+    """Print events after number ``after`` as they arrive, then the outcome; return the exit code."""
+    if as_json:
+        for event in job.stream(after=after, timeout=timeout_s):
+            echo_json(event)
+    else:
+        _follow(job, after, timeout_s)
+    return show_outcome(job.id, job.result(timeout=timeout_s), as_json=as_json, with_text=False)
+
+
+def summary_of(outcome: Outcome) -> Text:
+    """State, tokens, times, worker and attempts, in one line."""
+    facts = []
+    if outcome.usage.completion_tokens:
+        facts.append(f"{outcome.usage.completion_tokens} tokens")
+    if outcome.timings.first_output_s is not None:
+        facts.append(f"first output {seconds(outcome.timings.first_output_s)}")
+    if outcome.timings.finished_s is not None:
+        facts.append(f"done {seconds(outcome.timings.finished_s)}")
+    if outcome.model:
+        facts.append(f"model {outcome.model}")
+    if outcome.worker:
+        facts.append(f"worker {outcome.worker}")
+    if outcome.attempts:
+        facts.append(f"attempt {outcome.attempts}")
+    return Text(", ").join([state_text(outcome.state.value), *(Text(printable(fact)) for fact in facts)])
+
+
+def progress_of(event: Event) -> str:
+    """How far media has been looked at: "window 2 of 4", "image 1 of 1, espresso"; may be empty."""
+    said = []
+    for one, all_ in (("window", "windows"), ("image", "images")):
+        if one in event.data and all_ in event.data:
+            said.append(f"{one} {event.data[one]} of {event.data[all_]}")
+    match event.data.get("labels"):
+        # Pairs of label and score, the likeliest first.
+        case [[str(label), *_], *_]:
+            said.append(printable(label))
+    return ", ".join(said)
+
+
+def _follow(job: JobHandle, after: int, timeout_s: float | None) -> None:
+    """Write the deltas' texts to standard output; a spinner shows what is waited for until the first."""
+    ended_line = True
+    with ExitStack() as until_text:
+        until_text.enter_context(spinner(f"{job.id}: waiting"))
+        for event in job.stream(after=after, timeout=timeout_s):
+            if event.text:
+                until_text.close()
+                click.echo(_for_stdout(event.text), nl=False)
+                ended_line = event.text.endswith("\n")
+            elif event.kind in _WAITING_FOR and after == 0 and ended_line:
+                until_text.close()
+                until_text.enter_context(spinner(f"{job.id}: {_WAITING_FOR[event.kind]}"))
+            elif (note := _note_of(event)) and (ended_line or not sys.stdout.isatty()):
+                # On a terminal a note would land in the middle of the text's line.
+                until_text.close()
+                notes().print(Text(note, style="dim"))
+    if not ended_line:
+        click.echo()
+
+
+def _note_of(event: Event) -> str:
+    """A line about an event that has no text of its own; empty for one not worth a line."""
+    if event.kind in (EventKind.PREEMPTED, EventKind.RESUMED):
+        return f"[{event.kind.value}, attempt {event.attempt}]"
+    if event.kind is EventKind.PROGRESS and (progress := progress_of(event)):
+        return f"[{progress}]"
+    return ""
+
+
+def _for_stdout(text: str) -> str:
+    """The text itself for a pipe or a file; without control characters for a terminal."""
+    return printable(text) if sys.stdout.isatty() else text

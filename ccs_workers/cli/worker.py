@@ -1,0 +1,146 @@
+"""The command that starts a worker: checks what it was told before anything is started."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from ccs_broker.cli.options import json_option, url_option, with_options
+from ccs_broker.cli.output import echo_json
+from ccs_broker.errors import ConfigurationError, NotFoundError
+from ccs_broker.settings import require_url
+from ccs_workers.cli.model_files import home_option, models_option, prepared_model_file
+from ccs_workers.settings import ALLOCATIONS, DEFAULT_SLOTS, parse_modalities
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["capacity_options", "require_models", "require_server", "worker_command"]
+
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+def _device(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not _DEVICE.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is no device; write auto, cpu, mps, cuda or cuda:1")
+    return value
+
+
+def _name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _NAME.fullmatch(value):
+        raise click.BadParameter("1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
+    return value
+
+
+def _modalities(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(modality.value for modality in parse_modalities(value)) if value is not None else ()
+    except ConfigurationError as error:
+        raise click.BadParameter(error.message) from None
+
+
+#: How much a worker takes on; `ccs demo` and `ccs up` have the same options.
+capacity_options = with_options(
+    click.option(
+        "--slots",
+        type=click.IntRange(1, 4096),
+        default=DEFAULT_SLOTS,
+        show_default=True,
+        help="Jobs running at once.",
+    ),
+    click.option(
+        "--device", default="auto", show_default=True, callback=_device, help="auto, cpu, cuda or cuda:1."
+    ),
+    click.option(
+        "--allocation",
+        type=click.Choice(ALLOCATIONS),
+        default=ALLOCATIONS[0],
+        show_default=True,
+        help="Share the slots among the modalities, or give each its part.",
+    ),
+)
+
+
+@click.command("worker", short_help="Start a worker: it takes jobs from the queues and runs them.")
+@click.option(
+    "--modalities",
+    callback=_modalities,
+    metavar="LIST",
+    help="Which queues it serves, such as text,vision,audio; without it, all that have a model.",
+)
+@capacity_options
+@with_options(models_option, home_option)
+@click.option(
+    "--name", callback=_name, help="Unique in the fleet; without it, made from host and process id."
+)
+@click.option("--log-level", type=click.Choice(_LOG_LEVELS), default="info", show_default=True)
+@with_options(url_option, json_option)
+@click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
+def worker_command(model_file: Path | None, home: Path | None, as_json: bool, **options: Any) -> int:
+    """Start a worker, which takes jobs from the queues of its modalities and runs them until it is stopped.
+
+    It needs a running server and a model file, checks both first, and starts neither. Start more workers to
+    serve more jobs. SIGTERM or Ctrl-C ends it after the running jobs. What follows "--" goes to Celery.
+
+    \b
+    ccs worker --url redis://127.0.0.1:6379/0 --models models.toml
+    ccs worker --modalities text --slots 8 --device cuda:0
+    """
+    server = require_url(options.pop("url"))
+    models = (model_file or prepared_model_file(home)).absolute()
+    options["modalities"] = require_models(models, options["modalities"])
+    require_server(server)
+
+    # Celery and all that follows is loaded only when everything that can be wrong has been looked at.
+    from ccs_workers.consume.main import run_worker
+    from ccs_workers.consume.options import WorkerOptions
+
+    options["loglevel"] = options.pop("log_level")
+    if as_json:
+        echo_json({"worker": {"model_file": str(models), **options}})
+    return run_worker(WorkerOptions(url=server, model_file=models, **options))
+
+
+def require_models(path: Path, modalities: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the modalities to serve, all of the model file for (); each must have a model that is here.
+
+    Raises:
+        ConfigurationError: something is missing; the message says what and how to get it.
+    """
+    from ccs_workers.models import load_model_file
+
+    models = load_model_file(path)
+    wanted = modalities or tuple(dict.fromkeys(spec.modality.value for spec in models.specs))
+    for modality in wanted:
+        try:
+            models.default_for(modality)
+        except NotFoundError as error:
+            raise ConfigurationError(f"{path}: {error.message}") from None
+    models = models.for_modalities(wanted)
+    for spec in models.specs:
+        if spec.path is not None and not spec.path.is_dir():
+            raise ConfigurationError(
+                f"{path}: model {spec.alias!r}: there is no folder {spec.path}; "
+                "'ccs models prepare' makes those of the demo"
+            )
+    if any(spec.source for spec in models.specs) and importlib.util.find_spec("torch") is None:
+        raise ConfigurationError("engines need torch; install it with: pip install 'ccs-workers[worker]'")
+    return wanted
+
+
+def require_server(url: str) -> None:
+    """Ask the server for a sign of life.
+
+    Raises:
+        QueueUnavailableError: it gives none, or refuses this user.
+    """
+    from ccs_broker.client import Client
+
+    with closing(Client(url)) as client:
+        client.ping()
