@@ -191,6 +191,21 @@ def test_engines_end_with_a_worker_that_is_killed(paced: RunningWorker) -> None:
     wait_until(lambda: not any(map(process_runs, engines)), 10, "the engines to end")
 
 
+def test_sigterm_takes_no_more_jobs_and_lets_the_running_ones_end(
+    client: Client, paced: RunningWorker, redis_url: str
+) -> None:
+    running = [client.submit("text", prompt=str(n), max_new_tokens=30) for n in range(4)]
+    with redis.Redis.from_url(redis_url) as raw:
+        wait_until(lambda: raw.zcard("ccs:running") == 4, 10)
+        waiting = client.submit("text", prompt="waits")
+        paced.process.terminate()
+        assert all(job.result(timeout=20).ok for job in running)
+        assert paced.process.wait(20) == 0
+        assert waiting.status().state == "waiting"
+        assert raw.llen("ccs.text:1") == 1
+        assert client.workers() == ()
+
+
 def test_the_lease_of_a_long_job_is_renewed(client: Client, redis_url: str, tmp_path: Path) -> None:
     models = simulated_models(tmp_path, rate=10)
     command = [

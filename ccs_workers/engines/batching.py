@@ -1,0 +1,249 @@
+"""A base for engines that batch what has arrived together: one thread, one course of steps per job.
+
+A job's course is a generator. It yields an ``Ask`` when it needs the model (or None to let the others go
+first) and is sent the results in the order of the ask's payloads; what it finds it emits. In each round the
+thread gathers the asks of all courses, runs those of one kind as batches, and sends every course its own
+results. So results never move from one job to another, jobs of any length take turns, and a batch that raises
+is halved until the piece that is to blame stands alone: it fails its own job only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ccs_broker.contract import Usage
+from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError, OutOfMemoryError
+from ccs_workers.engines.protocol import Done, Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pydantic import JsonValue
+
+    from ccs_workers.engines.protocol import Emit, EngineInfo, EngineJob, EngineOutput, FinishReason
+    from ccs_workers.models.spec import ModelSpec
+
+__all__ = ["Ask", "BatchEngine", "Course", "Piece", "Steps"]
+
+logger = logging.getLogger(__name__)
+
+#: Longest that ``close`` waits for the step in progress.
+_CLOSE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Payloads of one kind for the model, which may run together with those of other courses."""
+
+    kind: str
+    payloads: tuple[Any, ...]
+
+
+#: A course's generator: sent a list of results for an ``Ask``, None at its start and after a None.
+Steps = Generator[Ask | None, Any, None]
+
+
+@dataclass(slots=True, eq=False)
+class Course:
+    """One job's way through the engine; its steps keep ``usage`` and ``data`` up to date."""
+
+    job: EngineJob
+    emit: Callable[[EngineOutput], None]
+    usage: Usage = field(default_factory=Usage)
+    data: dict[str, JsonValue] = field(default_factory=dict)
+    #: Set from another thread; read between pieces, and by models that can stop within one.
+    cancelled: bool = False
+    steps: Steps | None = None
+    ask: Ask | None = None
+    results: list[Any] = field(default_factory=list)
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One payload of a course's ask, as it stands in a batch."""
+
+    course: Course
+    index: int
+    payload: Any
+
+
+class BatchEngine(ABC):
+    """The thread, the rounds and the isolation; subclasses say what steps a job has and how a batch runs."""
+
+    def __init__(self, spec: ModelSpec, emit: Emit) -> None:
+        self._spec = spec
+        self._emit = emit
+        self._courses: dict[str, Course] = {}
+        self._wake = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name=f"ccs-{spec.engine}", daemon=True)
+
+    @abstractmethod
+    def load(self) -> EngineInfo:
+        """Load the model, then call ``_begin``."""
+
+    @abstractmethod
+    def _check(self, job: EngineJob) -> None:
+        """Raise a ``CcsError`` for what can be seen from the headers of a job's media."""
+
+    @abstractmethod
+    def _steps(self, course: Course) -> Steps:
+        """Return the generator of a job; a ``CcsError`` raised in it fails the job with its code."""
+
+    @abstractmethod
+    def _run(self, kind: str, pieces: Sequence[Piece]) -> Sequence[Any]:
+        """Run a batch; return one result per piece, in order."""
+
+    @abstractmethod
+    def _largest_batch(self, kind: str) -> int:
+        """Most pieces of a kind that run together."""
+
+    def start(self, job: EngineJob) -> None:
+        """Take a job; raises what its media's headers give away."""
+        self._check(job)
+        course = Course(job=job, emit=lambda output: self._send(course, output))
+        course.steps = self._steps(course)
+        with self._wake:
+            if self._closed:
+                raise EngineLostError("the engine has been closed")
+            if job.key in self._courses:
+                raise InternalError("a job with this key is running already")
+            self._courses[job.key] = course
+            self._wake.notify()
+
+    def cancel(self, key: str) -> None:
+        """End a job before its next piece."""
+        with self._wake:
+            if course := self._courses.get(key):
+                course.cancelled = True
+
+    def close(self) -> None:
+        """Stop after the step in progress; nothing is emitted from now on."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_CLOSE_S)
+
+    def _begin(self) -> None:
+        self._thread.start()
+
+    def _live_count(self) -> int:
+        """Jobs that run now; who asks for several payloads at once shares the largest batch with them."""
+        with self._wake:
+            return len(self._courses)
+
+    def _work(self) -> None:
+        while courses := self._next_courses():
+            self._round(courses)
+
+    def _next_courses(self) -> list[Course]:
+        with self._wake:
+            while not self._courses and not self._closed:
+                self._wake.wait()
+            return [] if self._closed else list(self._courses.values())
+
+    def _round(self, courses: list[Course]) -> None:
+        for course in courses:
+            if course.ask is None or not course.ask.payloads:
+                self._advance(course, None if course.ask is None else [])
+        due: dict[str, list[Piece]] = {}
+        for course in courses:
+            if course.ask is not None and course.ask.payloads and not course.ended:
+                course.results = [None] * len(course.ask.payloads)
+                pieces = [Piece(course=course, index=i, payload=p) for i, p in enumerate(course.ask.payloads)]
+                due.setdefault(course.ask.kind, []).extend(pieces)
+        for kind, pieces in due.items():
+            size = self._largest_batch(kind)
+            for first in range(0, len(pieces), size):
+                self._run_batch(kind, pieces[first : first + size])
+
+    def _run_batch(self, kind: str, pieces: list[Piece]) -> None:
+        for piece in pieces:
+            if piece.course.cancelled:
+                self._end(piece.course, "cancelled")
+        pieces = [piece for piece in pieces if not piece.course.ended and not self._closed]
+        for piece, result in zip(pieces, self._isolated(kind, pieces), strict=True):
+            course = piece.course
+            if isinstance(result, CcsError):
+                self._fail(course, result)
+                continue
+            course.results[piece.index] = result
+            if not course.ended and piece.index == len(course.results) - 1:
+                self._advance(course, course.results)
+
+    def _isolated(self, kind: str, pieces: list[Piece]) -> list[Any]:
+        """Run pieces together, and in halves where that raises; one that raises alone gives its error."""
+        if not pieces:
+            return []
+        try:
+            results = list(self._run(kind, pieces))
+            if len(results) != len(pieces):
+                raise InternalError(f"{len(pieces)} pieces gave {len(results)} results")
+            return results
+        except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
+            logger.error("a batch of %d (%s) failed: %s", len(pieces), kind, _describe(error))
+            if len(pieces) == 1:
+                return [_as_engine_error(error)]
+        middle = len(pieces) // 2
+        return self._isolated(kind, pieces[:middle]) + self._isolated(kind, pieces[middle:])
+
+    def _advance(self, course: Course, results: list[Any] | None) -> None:
+        """Let a course take its next step."""
+        if course.ended or course.steps is None:
+            return
+        if course.cancelled:
+            self._end(course, "cancelled")
+            return
+        course.ask = None
+        try:
+            course.ask = course.steps.send(results)
+        except StopIteration:
+            self._end(course, "end")
+        except CcsError as error:
+            self._fail(course, error)
+        except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
+            logger.error("a job's step failed: %s", _describe(error))
+            self._fail(course, InternalError(f"preparing the job raised {type(error).__name__}"))
+
+    def _end(self, course: Course, reason: FinishReason) -> None:
+        self._finish(course, Done(finish_reason=reason, usage=course.usage, data=course.data))
+
+    def _fail(self, course: Course, error: CcsError) -> None:
+        self._finish(course, Failed(code=error.code, message=error.message))
+
+    def _finish(self, course: Course, output: Done | Failed) -> None:
+        if course.ended:
+            return
+        course.ended = True
+        if course.steps is not None:
+            course.steps.close()
+        with self._wake:
+            self._courses.pop(course.job.key, None)
+        if not self._closed:
+            self._emit(course.job.key, output)
+
+    def _send(self, course: Course, output: EngineOutput) -> None:
+        if not course.ended and not self._closed:
+            self._emit(course.job.key, output)
+
+
+def _as_engine_error(error: BaseException) -> CcsError:
+    if isinstance(error, CcsError):
+        return error
+    # Known by name, so that this module needs no torch.
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return OutOfMemoryError("the device's memory did not hold this job, even alone")
+    return EngineError(f"the model raised {type(error).__name__}")
+
+
+def _describe(error: BaseException) -> str:
+    """Where an error arose, without its text: that could hold a piece of a prompt."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}"

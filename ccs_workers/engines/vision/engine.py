@@ -1,0 +1,171 @@
+"""The vision engine: reads the text in each picture line by line, and names what the picture shows."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ccs_broker.errors import InternalError, InvalidInputError
+from ccs_workers.engines.batching import Ask, BatchEngine
+from ccs_workers.engines.loading import pick_device, quiet_transformers
+from ccs_workers.engines.media import check_image, decode_image
+from ccs_workers.engines.protocol import Delta, EngineInfo, Progress
+from ccs_workers.engines.vision.classifier import Classifier
+from ccs_workers.engines.vision.options import CLASSIFY, READ, VisionOptions
+from ccs_workers.engines.vision.text_reader import TextReader
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from PIL import Image
+    from pydantic import JsonValue
+
+    from ccs_workers.engines.batching import Course, Piece, Steps
+    from ccs_workers.engines.protocol import Emit, EngineJob
+    from ccs_workers.models.spec import ModelSpec
+
+__all__ = ["VisionEngine"]
+
+_FIND = "find"
+#: Longest side of a picture in work: enough for small print on a page, and 50 MB at most.
+_WORK_SIDE = 4096
+_LONE_CHARACTER_SCORE = 0.9
+
+
+class VisionEngine(BatchEngine):
+    """Reads and classifies pictures: a ``Delta`` per line of text as it is read, a ``Progress`` per picture.
+
+    A job's text is what was read: lines end with a newline between them, several pictures are separated by an
+    empty line. Where nothing was read the picture's text is its likeliest label, as in ``espresso (0.90)``.
+    Text is read upright and row by row; columns are not told apart. A job's prompt and sampling are ignored.
+    ``Done.data`` holds ``images``: for each its ``lines`` and ``labels`` with their scores, and ``warnings``.
+    Options: see ``VisionOptions``.
+    """
+
+    def __init__(self, spec: ModelSpec, emit: Emit) -> None:
+        super().__init__(spec, emit)
+        self._options = VisionOptions.of(spec)
+        self._reader: TextReader | None = None
+        self._classifier: Classifier | None = None
+
+    def load(self) -> EngineInfo:
+        """Load what the tasks need and start the engine's thread."""
+        began = time.monotonic()
+        quiet_transformers()
+        torch.set_num_threads(self._options.torch_threads)
+        device = pick_device(self._spec)
+        self._classify_batch = 1 if device.type == "cpu" else self._options.max_batch
+        if READ in self._options.tasks:
+            self._reader = TextReader(self._spec, device, self._options.read_side)
+        if CLASSIFY in self._options.tasks:
+            self._classifier = Classifier(self._spec, device, self._options.top_k)
+        self._begin()
+        return EngineInfo(
+            alias=self._spec.alias,
+            modality=self._spec.modality.value,
+            device=str(device),
+            dtype="float32",
+            weights_bytes=sum(part.weights_bytes for part in (self._reader, self._classifier) if part),
+            load_s=time.monotonic() - began,
+        )
+
+    def _check(self, job: EngineJob) -> None:
+        if not job.images:
+            raise InvalidInputError("a vision job has at least one picture")
+        for number, data in enumerate(job.images, start=1):
+            try:
+                check_image(data, self._options.limits)
+            except InvalidInputError as error:
+                raise _of_picture(error, number, len(job.images)) from error
+
+    def _largest_batch(self, kind: str) -> int:
+        return self._classify_batch if kind == CLASSIFY else 1
+
+    def _run(self, kind: str, pieces: Sequence[Piece]) -> Sequence[Any]:
+        payloads = [piece.payload for piece in pieces]
+        if kind == CLASSIFY and self._classifier:
+            return self._classifier.classify(payloads)
+        if kind == _FIND and self._reader:
+            return [self._reader.find(image) for image in payloads]
+        if kind == READ and self._reader:
+            return [self._reader.read(image, box) for image, box in payloads]
+        raise InternalError(f"nothing is loaded for {kind!r}")
+
+    def _steps(self, course: Course) -> Steps:
+        images = course.job.images
+        told: list[JsonValue] = []
+        course.data["images"] = told
+        script = _Script(course)
+        for number, data in enumerate(images, start=1):
+            script.begin_picture()
+            try:
+                picture = decode_image(data, self._options.limits, longest_side=_WORK_SIDE)
+            except InvalidInputError as error:
+                raise _of_picture(error, number, len(images)) from error
+            labels = yield from self._classify(picture.image)
+            lines = yield from self._read(picture.image, script)
+            if labels and not lines:
+                script.write("{} ({:.2f})".format(*labels[0]))
+            found: dict[str, JsonValue] = {"labels": _as_json(labels), "lines": _as_json(lines)}
+            if picture.warnings:
+                found["warnings"] = list(picture.warnings)
+            told.append(found)
+            course.usage = course.usage.model_copy(update={"images": number})
+            course.emit(Progress(data={"image": number, "images": len(images), **found}))
+
+    def _classify(self, image: Image.Image) -> Generator[Ask, Any, list[tuple[str, float]]]:
+        if self._classifier is None:
+            return []
+        (labels,) = yield Ask(kind=CLASSIFY, payloads=(self._classifier.pixels(image),))
+        return list(labels)
+
+    def _read(self, image: Image.Image, script: _Script) -> Generator[Ask, Any, list[tuple[str, float]]]:
+        """Read row by row; parts of a row that stand far apart are joined by a space."""
+        if self._reader is None:
+            return []
+        lines = []
+        (rows,) = yield Ask(kind=_FIND, payloads=(image,))
+        for row in rows:
+            parts = []
+            for box in row:
+                ((text, score),) = yield Ask(kind=READ, payloads=((image, box),))
+                if self._is_legible(text, score):
+                    parts.append((text, score))
+            if parts:
+                line = " ".join(text for text, _ in parts)
+                script.write(line)
+                lines.append((line, min(score for _, score in parts)))
+        return lines
+
+    def _is_legible(self, text: str, score: float) -> bool:
+        least = self._options.min_line_score
+        return bool(text) and score >= (least if len(text) > 1 else max(least, _LONE_CHARACTER_SCORE))
+
+
+class _Script:
+    """Writes a job's text line by line."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._before = ""
+
+    def begin_picture(self) -> None:
+        """Let an empty line stand between what was written and what comes."""
+        if self._before:
+            self._before = "\n\n"
+
+    def write(self, line: str) -> None:
+        """Emit one more line."""
+        self._course.emit(Delta(text=self._before + line))
+        self._before = "\n"
+
+
+def _as_json(pairs: list[tuple[str, float]]) -> JsonValue:
+    return [[text, score] for text, score in pairs]
+
+
+def _of_picture(error: InvalidInputError, number: int, count: int) -> InvalidInputError:
+    """Return the same error saying which of several pictures it is about."""
+    return error if count == 1 else type(error)(f"picture {number} of {count}: {error.message}")
