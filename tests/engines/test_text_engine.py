@@ -65,9 +65,9 @@ def test_what_it_tells_of_itself(engine):
     info = engine.info
     assert (info.alias, info.modality, info.device, info.dtype) == ("tiny", "text", "cpu", "float32")
     assert info.context_tokens == CONTEXT
-    assert info.weights_bytes == sum(
-        weight.numel() * 4 for weight in engine.engine._loaded.model.parameters()
-    )
+    model = engine.engine._loaded.model
+    held = [*model.parameters(), *model.buffers()]
+    assert info.weights_bytes == sum(weight.numel() * weight.element_size() for weight in held)
 
 
 def test_greedy_tokens_are_those_of_generate_alone_and_in_any_order(jobs, folder):

@@ -10,7 +10,8 @@ import pytest
 
 from ccs_broker.contract import Modality, Usage
 from ccs_broker.errors import EngineLostError, InternalError, InvalidImageError, InvalidInputError
-from ccs_workers.engines.batching import Ask, BatchEngine
+from ccs_workers.engines.batching import BatchEngine
+from ccs_workers.engines.course import Ask
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
 from ccs_workers.models.spec import ModelSpec
 from tests.media_jobs import Outputs, vision_job
@@ -43,6 +44,9 @@ class Double(BatchEngine):
 
     def _largest_batch(self, kind):
         return self.size
+
+    def _restore(self, course):
+        raise NotImplementedError
 
     def _steps(self, course):
         for number, payload in enumerate(course.job.images, start=1):
