@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,8 @@ MODELS_VARIABLE: Final = "CCS_MODELS"
 MODALITIES_VARIABLE: Final = "CCS_MODALITIES"
 SLOTS_VARIABLE: Final = "CCS_SLOTS"
 LEASE_VARIABLE: Final = "CCS_LEASE_S"
+SWEEP_VARIABLE: Final = "CCS_SWEEP_S"
+DRAIN_VARIABLE: Final = "CCS_DRAIN_S"
 
 ALLOCATIONS: Final = ("dynamic", "static")
 DEFAULT_SLOTS: Final = 16
@@ -43,6 +45,8 @@ class WorkerSettings:
     allocation: str = "dynamic"
     #: None: a name that is unique by construction.
     name: str | None = None
+    #: Seconds that running jobs have to end at shutdown, before they are handed back to be continued elsewhere.
+    drain_s: float = 0.0
     #: Seconds between two reports of a living worker, and after which a silent one counts as gone.
     report_every_s: float = 2.0
     report_ttl_s: float = 10.0
@@ -86,6 +90,21 @@ def _seconds(text: str, name: str) -> float:
     return value
 
 
+def ledger_settings_from_environment(environ: Mapping[str, str] | None = None) -> LedgerSettings:
+    """Times of the ledger; set them alike on every worker of a fleet.
+
+    Raises:
+        ConfigurationError: a value is wrong.
+    """
+    found = os.environ if environ is None else environ
+    standard = LedgerSettings()
+    return replace(
+        standard,
+        lease_s=_seconds(found.get(LEASE_VARIABLE) or str(standard.lease_s), LEASE_VARIABLE),
+        sweep_s=_seconds(found.get(SWEEP_VARIABLE) or str(standard.sweep_s), SWEEP_VARIABLE),
+    )
+
+
 def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Settings for ``celery -A ccs_workers ...``, which has no options of ours.
 
@@ -94,13 +113,13 @@ def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -
     """
     found = os.environ if environ is None else environ
     models, modalities = found.get(MODELS_VARIABLE), found.get(MODALITIES_VARIABLE)
-    lease = found.get(LEASE_VARIABLE)
     return WorkerSettings(
         url=require_url(None, found),
         model_file=Path(models) if models else None,
         modalities=parse_modalities(modalities) if modalities else (),
         slots=parse_slots(found.get(SLOTS_VARIABLE, str(DEFAULT_SLOTS))),
-        ledger=LedgerSettings(lease_s=_seconds(lease, LEASE_VARIABLE)) if lease else LedgerSettings(),
+        drain_s=_seconds(drain, DRAIN_VARIABLE) if (drain := found.get(DRAIN_VARIABLE)) else 0.0,
+        ledger=ledger_settings_from_environment(found),
     )
 
 

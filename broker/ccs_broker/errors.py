@@ -15,11 +15,12 @@
     ├── DeadlineExceededError        DEADLINE_EXCEEDED     the job's own deadline or lifetime has passed
     ├── QueueUnavailableError        QUEUE_UNAVAILABLE     the server can't be reached or refuses writes
     │   └── QueueFullError           QUEUE_FULL            the server's memory is used up
+    │   └── RuntimeExceededError     RUNTIME_EXCEEDED      the job ran longer than its max_runtime_s
     ├── NoSuitableWorkerError        NO_SUITABLE_WORKER    no worker serves this modality or model
     ├── EngineError                  ENGINE_FAILED         the model raised; its text stays in the worker's log
     │   ├── EngineLostError          ENGINE_LOST           the engine process died under the job
     │   └── OutOfMemoryError         OUT_OF_MEMORY         the device could not hold the job
-    ├── WorkerLostError              WORKER_LOST           the worker died after output had been sent
+    ├── WorkerLostError              WORKER_LOST           the job's workers died, time and again
     ├── InternalError                INTERNAL              a fault of ours; never the caller's
     ├── LeaseLostError               LEASE_LOST            another attempt holds the job now
     ├── JobFailedError               (the job's own code)  raised where a failed job must raise, as in a chain
@@ -56,6 +57,7 @@ __all__ = [
     "PayloadTooLargeError",
     "QueueFullError",
     "QueueUnavailableError",
+    "RuntimeExceededError",
     "StreamExpiredError",
     "UnsupportedMediaError",
     "WaitTimeoutError",
@@ -155,6 +157,12 @@ class DeadlineExceededError(CcsError):
     code = "DEADLINE_EXCEEDED"
 
 
+class RuntimeExceededError(DeadlineExceededError):
+    """The job ran longer than its ``max_runtime_s``."""
+
+    code = "RUNTIME_EXCEEDED"
+
+
 class QueueUnavailableError(CcsError):
     """The server can't be reached or refuses writes.
 
@@ -201,7 +209,7 @@ class OutOfMemoryError(EngineError):
 
 
 class WorkerLostError(CcsError):
-    """The worker died after output had been sent."""
+    """The job's workers died, time and again."""
 
     code = "WORKER_LOST"
     retryable = True

@@ -22,6 +22,8 @@ class LedgerSettings:
 
     #: Seconds a claim holds without renewal.
     lease_s: float = 10.0
+    #: Seconds between two sweeps of one worker.
+    sweep_s: float = 1.0
     #: Seconds an outcome (and Celery's result) can be read.
     job_ttl_s: int = 24 * 3600
     #: Seconds an ended job's event log can be replayed.
@@ -32,6 +34,8 @@ class LedgerSettings:
     claim_candidates: int = 32
     #: Ids of each kind that one sweep looks at.
     sweep_limit: int = 1000
+    #: Lost workers after which a job is quarantined.
+    most_losses: int = 20
     #: Dead letters kept, and the longest of them in bytes.
     dead_letters: int = 1000
     dead_letter_bytes: int = 64 * 1024

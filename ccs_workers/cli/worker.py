@@ -79,6 +79,14 @@ capacity_options = with_options(
 @click.option(
     "--name", callback=_name, help="Unique in the fleet; without it, made from host and process id."
 )
+@click.option(
+    "--drain-seconds",
+    "drain_s",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    show_default=True,
+    help="Time that running jobs have to end at shutdown, before another worker continues them.",
+)
 @click.option("--log-level", type=click.Choice(_LOG_LEVELS), default="info", show_default=True)
 @with_options(url_option, json_option)
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
@@ -86,7 +94,8 @@ def worker_command(model_file: Path | None, home: Path | None, as_json: bool, **
     """Start a worker, which takes jobs from the queues of its modalities and runs them until it is stopped.
 
     It needs a running server and a model file, checks both first, and starts neither. Start more workers to
-    serve more jobs. SIGTERM or Ctrl-C ends it after the running jobs. What follows "--" goes to Celery.
+    serve more jobs. On SIGTERM or Ctrl-C it hands the running jobs back, and other workers continue them; a
+    second one doesn't wait for --drain-seconds. What follows "--" goes to Celery.
 
     \b
     ccs worker --url redis://127.0.0.1:6379/0 --models models.toml

@@ -97,7 +97,17 @@ def _engines_step(settings: WorkerSettings, slot: RunnerSlot) -> type[bootsteps.
                 raise SystemExit(1) from error
             slot.runner = self.runtime.runner
             _follow_tasks()
+            self._drain_on_shutdown(self.runtime)
             self.runtime.open()
+
+        @staticmethod
+        def _drain_on_shutdown(runtime: Runtime) -> None:
+            """The signal comes at once, in the main thread; Celery's steps are stopped later, one by one."""
+
+            def shut_down(**_: Any) -> None:
+                runtime.drain()
+
+            signals.worker_shutting_down.connect(shut_down, weak=False, dispatch_uid="ccs-drain")
 
         def stop(self, worker: Any) -> None:
             if self.runtime is not None:

@@ -8,7 +8,7 @@ from celery.bin.celery import celery
 
 from ccs_workers.consume.app import build_app
 from ccs_workers.consume.runtime import node_name
-from ccs_workers.settings import WorkerSettings, parse_modalities
+from ccs_workers.settings import WorkerSettings, ledger_settings_from_environment, parse_modalities
 
 if TYPE_CHECKING:
     from ccs_workers.consume.options import WorkerOptions
@@ -28,6 +28,8 @@ def run_worker(options: WorkerOptions) -> int:
         device=options.device,
         allocation=options.allocation,
         name=options.name,
+        drain_s=options.drain_s,
+        ledger=ledger_settings_from_environment(),
     )
     app = build_app(settings)
     arguments = [

@@ -22,6 +22,8 @@ class WorkerOptions:
     allocation: str = "dynamic"
     #: None: a name that is unique by construction.
     name: str | None = None
+    #: Seconds that running jobs have to end at shutdown, before they are handed back.
+    drain_s: float = 0.0
     loglevel: str = "INFO"
     #: Further arguments for Celery's own worker command.
     extra: tuple[str, ...] = ()

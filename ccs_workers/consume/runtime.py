@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import platform
+import threading
+import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ccs_broker import topology
 from ccs_broker.errors import ConfigurationError, NotFoundError
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from ccs_workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+
+_DRAIN_POLL_S: Final = 0.05
 
 
 def node_name(name: str | None) -> str:
@@ -65,6 +69,7 @@ class Runtime:
         self.models = serving(settings)
         self._settings = settings
         self._name = name
+        self._draining = False
         publisher = Publisher(ledger)
         self.engines = EnginePool(self.models, publisher, settings.device)
         self.runner = Runner(ledger, CLAIMS, self.engines, publisher, name)
@@ -98,7 +103,35 @@ class Runtime:
         )
         self.reporter.ready(CLAIMS)
 
+    def drain(self) -> None:
+        """Claim nothing more; give running jobs their time to end, then hand them back. Returns at once.
+
+        Called again, it hands back at once: a second signal is faster, never lossier.
+        """
+        CLAIMS.close()
+        drain_s = 0.0 if self._draining else self._settings.drain_s
+        self._draining = True
+        threading.Thread(target=self._hand_back, args=(drain_s,), name="ccs-drain", daemon=True).start()
+
+    def _hand_back(self, drain_s: float) -> None:
+        until = time.monotonic() + drain_s
+        while CLAIMS.busy() and time.monotonic() < until:
+            time.sleep(_DRAIN_POLL_S)
+        while CLAIMS.busy():
+            # Again and again: a job may only now be on its way to an engine.
+            for run in self.engines.runs():
+                run.notice("drain")
+            time.sleep(_DRAIN_POLL_S)
+
     def close(self) -> None:
-        """Sign off and end the engines."""
+        """Let what runs end or be handed back, sign off, and end the engines.
+
+        Celery stops its steps before it waits for its pool, so the wait has to be here: an engine must outlive the
+        jobs that run on it.
+        """
+        if not self._draining:
+            self.drain()
+        while CLAIMS.busy():
+            time.sleep(_DRAIN_POLL_S)
         self.reporter.stop()
         self.engines.close()

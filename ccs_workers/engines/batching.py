@@ -13,65 +13,25 @@ import logging
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ccs_broker.contract import Usage
 from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError, OutOfMemoryError
+from ccs_workers.engines.course import Course, Piece
 from ccs_workers.engines.protocol import Done, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from pydantic import JsonValue
-
+    from ccs_workers.engines.course import Steps
     from ccs_workers.engines.protocol import Emit, EngineInfo, EngineJob, EngineOutput, FinishReason
     from ccs_workers.models.spec import ModelSpec
 
-__all__ = ["Ask", "BatchEngine", "Course", "Piece", "Steps"]
+__all__ = ["BatchEngine", "as_engine_error"]
 
 logger = logging.getLogger(__name__)
 
 #: Longest that ``close`` waits for the step in progress.
 _CLOSE_S: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
-    """Payloads of one kind for the model, which may run together with those of other courses."""
-
-    kind: str
-    payloads: tuple[Any, ...]
-
-
-#: A course's generator: sent a list of results for an ``Ask``, None at its start and after a None.
-Steps = Generator[Ask | None, Any, None]
-
-
-@dataclass(slots=True, eq=False)
-class Course:
-    """One job's way through the engine; its steps keep ``usage`` and ``data`` up to date."""
-
-    job: EngineJob
-    emit: Callable[[EngineOutput], None]
-    usage: Usage = field(default_factory=Usage)
-    data: dict[str, JsonValue] = field(default_factory=dict)
-    #: Set from another thread; read between pieces, and by models that can stop within one.
-    cancelled: bool = False
-    steps: Steps | None = None
-    ask: Ask | None = None
-    results: list[Any] = field(default_factory=list)
-    ended: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """One payload of a course's ask, as it stands in a batch."""
-
-    course: Course
-    index: int
-    payload: Any
 
 
 class BatchEngine(ABC):
@@ -98,6 +58,13 @@ class BatchEngine(ABC):
         """Return the generator of a job; a ``CcsError`` raised in it fails the job with its code."""
 
     @abstractmethod
+    def _restore(self, course: Course) -> None:
+        """Set usage and data to what the parts in ``course.earlier_progress`` (one or more) came to.
+
+        ``KeyError``, ``TypeError`` and ``ValueError`` mean that the progress isn't this engine's.
+        """
+
+    @abstractmethod
     def _run(self, kind: str, pieces: Sequence[Piece]) -> Sequence[Any]:
         """Run a batch; return one result per piece, in order."""
 
@@ -109,6 +76,8 @@ class BatchEngine(ABC):
         """Take a job; raises what its media's headers give away."""
         self._check(job)
         course = Course(job=job, emit=lambda output: self._send(course, output))
+        if course.earlier_progress:
+            self._resume(course)
         course.steps = self._steps(course)
         with self._wake:
             if self._closed:
@@ -134,6 +103,15 @@ class BatchEngine(ABC):
 
     def _begin(self) -> None:
         self._thread.start()
+
+    def _resume(self, course: Course) -> None:
+        try:
+            course.restore_text_end()
+            self._restore(course)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(
+                "the job can't be continued: its earlier progress doesn't fit this engine"
+            ) from error
 
     def _live_count(self) -> int:
         """Jobs that run now; who asks for several payloads at once shares the largest batch with them."""
@@ -191,7 +169,7 @@ class BatchEngine(ABC):
         except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
             logger.error("a batch of %d (%s) failed: %s", len(pieces), kind, _describe(error))
             if len(pieces) == 1:
-                return [_as_engine_error(error)]
+                return [as_engine_error(error)]
         middle = len(pieces) // 2
         return self._isolated(kind, pieces[:middle]) + self._isolated(kind, pieces[middle:])
 
@@ -206,12 +184,20 @@ class BatchEngine(ABC):
         try:
             course.ask = course.steps.send(results)
         except StopIteration:
-            self._end(course, "end")
+            self._end_whole(course)
         except CcsError as error:
             self._fail(course, error)
         except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
             logger.error("a job's step failed: %s", _describe(error))
             self._fail(course, InternalError(f"preparing the job raised {type(error).__name__}"))
+
+    def _end_whole(self, course: Course) -> None:
+        try:
+            course.check_caught_up()
+        except EngineError as error:
+            self._fail(course, error)
+        else:
+            self._end(course, "end")
 
     def _end(self, course: Course, reason: FinishReason) -> None:
         self._finish(course, Done(finish_reason=reason, usage=course.usage, data=course.data))
@@ -235,7 +221,8 @@ class BatchEngine(ABC):
             self._emit(course.job.key, output)
 
 
-def _as_engine_error(error: BaseException) -> CcsError:
+def as_engine_error(error: BaseException) -> CcsError:
+    """Return what a job is told of an error that its model raised: never the error's own text."""
     if isinstance(error, CcsError):
         return error
     # Known by name, so that this module needs no torch.

@@ -10,7 +10,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ccs_broker.contract import Sampling, Usage
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, EngineOutput, Failed, Progress
+from ccs_workers.engines.protocol import (
+    Delta,
+    Done,
+    EngineInfo,
+    EngineJob,
+    EngineOutput,
+    Failed,
+    Progress,
+    Resume,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,7 +53,7 @@ def receive(pipe: Connection) -> tuple[Frame, list[bytes]]:
 
 def start_frame(job: EngineJob) -> tuple[Frame, list[bytes]]:
     """A job on its way to the engine."""
-    frame = {
+    frame: Frame = {
         "do": "start",
         "key": job.key,
         "prompt": job.prompt,
@@ -52,12 +61,18 @@ def start_frame(job: EngineJob) -> tuple[Frame, list[bytes]]:
         "seed": job.seed,
         "images": len(job.images),
     }
+    if job.resume is not None:
+        frame["resume"] = [
+            job.resume.text,
+            job.resume.token_ids,
+            [dict(data) for data in job.resume.progress],
+        ]
     return frame, [*job.images, *job.audio]
 
 
 def job_of(frame: Frame, blobs: Sequence[bytes]) -> EngineJob:
     """Inverse of :func:`start_frame`."""
-    images = frame["images"]
+    images, resume = frame["images"], frame.get("resume")
     return EngineJob(
         key=frame["key"],
         prompt=frame["prompt"],
@@ -65,6 +80,9 @@ def job_of(frame: Frame, blobs: Sequence[bytes]) -> EngineJob:
         seed=frame["seed"],
         images=tuple(blobs[:images]),
         audio=tuple(blobs[images:]),
+        resume=Resume(text=resume[0], token_ids=tuple(resume[1]), progress=tuple(resume[2]))
+        if resume
+        else None,
     )
 
 

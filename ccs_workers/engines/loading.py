@@ -50,15 +50,25 @@ def pick_device(spec: ModelSpec) -> torch.device:
     return device
 
 
-def load_pretrained(loader: Any, spec: ModelSpec, device: torch.device, *, subfolder: str = "") -> Any:
+def load_pretrained(
+    loader: Any, spec: ModelSpec, device: torch.device, *, subfolder: str = "", **settings: Any
+) -> Any:
     """Load a model through ``loader`` (an ``AutoModel…`` or model class), ready to run on ``device``.
+
+    ``settings`` go to its ``from_pretrained``.
 
     Raises:
         ConfigurationError: the files are missing or broken, or the weights are incomplete or not numbers.
     """
     dtype = "auto" if spec.dtype == "auto" else getattr(torch, spec.dtype)
     model, report = load_part(
-        loader.from_pretrained, spec, subfolder, dtype=dtype, use_safetensors=True, output_loading_info=True
+        loader.from_pretrained,
+        spec,
+        subfolder,
+        dtype=dtype,
+        use_safetensors=True,
+        output_loading_info=True,
+        **settings,
     )
     # transformers fills what is missing with random numbers and goes on.
     if absent := sorted([*report["missing_keys"], *map(str, report["mismatched_keys"])]):

@@ -2,7 +2,9 @@
 
 An engine is built from its model spec and an ``emit`` callback, loads once, and then takes jobs without blocking.
 For each started job it emits any number of ``Delta`` and ``Progress`` outputs and then exactly one ``Done`` or
-``Failed``; nothing after that. ``emit`` may be called from any thread and never blocks for long.
+``Failed``; nothing after that. A job with ``resume`` is continued: its outputs are those that an uninterrupted run
+would have emitted behind what ``resume`` holds, and its usage counts the whole job. ``emit`` may be called from any
+thread and never blocks for long.
 """
 
 from __future__ import annotations
@@ -22,6 +24,18 @@ FinishReason = Literal["end", "stop", "length", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """What earlier attempts of a job have emitted. The engine goes on behind it and emits none of it again."""
+
+    #: All deltas joined.
+    text: str
+    #: Ids of all tokens decoded, also of those whose text was still held back.
+    token_ids: tuple[int, ...] = ()
+    #: Data of all progress outputs, in order: windows and pictures that are done.
+    progress: tuple[Mapping[str, JsonValue], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJob:
     """One attempt of a job as the engine sees it: no ids of tenants, no deadlines, only work."""
 
@@ -36,6 +50,8 @@ class EngineJob:
     images: tuple[bytes, ...] = ()
     #: Encoded sounds, in order.
     audio: tuple[bytes, ...] = ()
+    #: Set where an earlier attempt had begun to answer.
+    resume: Resume | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ccs_broker.errors import NoSuitableWorkerError, NotFoundError
+from ccs_workers.executor.gate import Gate
 from ccs_workers.executor.handle import EngineHandle
 from ccs_workers.publish.run import JobRun, Lost
 
@@ -34,6 +35,7 @@ class EnginePool:
         self._handles: dict[str, EngineHandle] = {}
         self._states: dict[str, EngineState] = {spec.alias: "declared" for spec in models.specs}
         self._running: dict[str, dict[str, JobRun]] = {}
+        self._gates = {spec.alias: Gate() for spec in models.specs}
 
     @property
     def states(self) -> dict[str, EngineState]:
@@ -61,6 +63,15 @@ class EnginePool:
                 f"the model {spec.alias!r} serves {spec.modality.value} jobs, not {job.modality.value}"
             )
         return spec
+
+    def gate(self, alias: str) -> Gate:
+        """The gate that jobs of a model go through."""
+        return self._gates[alias]
+
+    def runs(self) -> list[JobRun]:
+        """Attempts that run now, on any engine."""
+        with self._lock:
+            return [run for runs in self._running.values() for run in runs.values()]
 
     def get(self, spec: ModelSpec) -> EngineHandle:
         """The loaded engine of a model; loads it first where needed.

@@ -2,44 +2,46 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import secrets
 import time
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from pydantic import ValidationError
 from redis.exceptions import RedisError
 
-from ccs_broker.contract import ErrorInfo, Job, Outcome, OutcomeState
-from ccs_broker.contract.wire import invalid_input
-from ccs_broker.errors import (
-    CcsError,
-    DeadlineExceededError,
-    EngineLostError,
-    InternalError,
-    InvalidInputError,
-    LeaseLostError,
-    error_for_code,
-)
+from ccs_broker.errors import CcsError, EngineLostError, InternalError, LeaseLostError
 from ccs_broker.ledger import Ending
 from ccs_workers.engines.host import describe
-from ccs_workers.engines.protocol import Done, EngineJob, Failed
-from ccs_workers.executor.media import fetch_media
-from ccs_workers.publish.run import JobRun, Lost, RunEnd
+from ccs_workers.executor.history import read_history
+from ccs_workers.executor.outcomes import AttemptEnd, OutcomeMaker, Quarantined, celery_result, event_data
+from ccs_workers.executor.workload import engine_job, job_of
+from ccs_workers.publish.run import JobRun, Lost
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ccs_broker.contract import Job, Outcome
     from ccs_broker.ledger import Claim, Ledger
     from ccs_broker.transport import ClaimTable
+    from ccs_workers.engines.protocol import EngineJob
     from ccs_workers.executor.pool import EnginePool
+    from ccs_workers.models.spec import ModelSpec
     from ccs_workers.publish.publisher import Publisher
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
-#: Seconds between tries to write an outcome while the server is away, and how long to go on.
-FINISH_EVERY_S: Final = 0.5
-FINISH_GIVE_UP_S: Final = 300.0
+#: Seconds between tries to reach a server that is away, and how long to go on.
+RETRY_EVERY_S: Final = 0.5
+GIVE_UP_AFTER_S: Final = 300.0
+#: Seconds between looks at a running job's limits.
+WATCH_EVERY_S: Final = 0.5
+#: Seconds an engine has to stop a job before its process is replaced.
+STOP_GRACE_S: Final = 5.0
+#: Crashes without progress after which a job runs alone, and crashes alone after which it is quarantined.
+CRASHES_UNTIL_ALONE: Final = 2
+CRASHES_ALONE: Final = 3
 
 
 class Runner:
@@ -58,174 +60,128 @@ class Runner:
         """Run a claimed job and write its outcome.
 
         Raises:
-            LeaseLostError: another attempt holds the job now; nothing was written for this one.
+            LeaseLostError: the job isn't this attempt's any more, or was handed back; nothing is to follow.
         """
         run = JobRun(claim)
+        maker = OutcomeMaker(run=run, worker=self._worker)
         try:
             outcome = self._attempt(claim, run)
+        except LeaseLostError:
+            raise
         except CcsError as error:
-            outcome = self._failed(run, error)
+            outcome = maker.failed(error)
         except BaseException as error:  # noqa: BLE001 - loop edge: MemoryError or SystemExit must end this job alone
             logger.error("job %s failed in the worker: %s", claim.id, describe(error))
-            outcome = self._failed(run, InternalError(f"the worker raised {type(error).__name__}"))
+            outcome = maker.failed(InternalError(f"the worker raised {type(error).__name__}"))
         if run.state == "lost":
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
         self._finish(claim, outcome)
         return outcome
 
     def _attempt(self, claim: Claim, run: JobRun) -> Outcome:
-        job = _job_of(claim)
+        job = job_of(claim)
         spec = self._engines.spec_for(job)
-        images, audio = fetch_media(self._ledger.redis, job)
-        seed = job.sampling.seed if job.sampling.seed is not None else secrets.randbits(63)
-        engine = self._engines.get(spec)
+        if claim.attempt > 1:
+            run.restore(self._persist(lambda: read_history(self._ledger.redis, claim.id)))
+        work = self._persist(lambda: engine_job(self._ledger.redis, job, run.key))
         self._claims.watch((claim.id, claim.attempt), run.notice)
         self._publisher.register(run)
+        try:
+            end = self._rounds(job, run, spec, work)
+        finally:
+            self._publisher.forget(run)
+        if run.state == "drain" and (
+            isinstance(end, Lost) or getattr(end, "finish_reason", "") == "cancelled"
+        ):
+            self._hand_back(run)
+        drawn = {"seed": work.seed} if job.sampling.temperature > 0 else {}
+        return OutcomeMaker(run=run, worker=self._worker, model=spec.alias).of(end, drawn)
+
+    def _rounds(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
+        """Run on one engine process after another until one gives an end, or the job has proven to be poison."""
+        alone = False
+        while True:
+            with self._engines.gate(spec.alias).enter(alone=alone):
+                end = self._on_engine(job, run, spec, work)
+            if not isinstance(end, Lost) or run.state != "ok":
+                return end
+            crashes, alone_crashes = self._persist(
+                partial(self._ledger.crash, run.job_id, run.attempt, run.outputs, alone=alone)
+            )
+            if crashes < 0:
+                run.notice("lost")
+                return end
+            if alone_crashes >= CRASHES_ALONE:
+                return Quarantined(
+                    f"the engine died {alone_crashes} times with this job alone ({end.reason})"
+                )
+            alone = crashes >= CRASHES_UNTIL_ALONE
+            logger.warning("job %s goes on after its engine died (%s)", run.job_id, end.reason)
+            run.again()
+            self._publisher.resumed(run, "the engine died")
+
+    def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
+        engine = self._engines.get(spec)
         self._engines.attach(spec.alias, run)
         try:
-            engine.submit(
-                EngineJob(
-                    key=run.key,
-                    prompt=job.prompt,
-                    sampling=job.sampling,
-                    seed=seed,
-                    images=images,
-                    audio=audio,
-                )
-            )
+            engine.submit(replace(work, resume=run.resume()))
             run.on_stop(lambda: engine.cancel(run.key))
-            end = run.wait()
+            return self._wait(job, run, engine.kill)
+        except EngineLostError as error:
+            return Lost(error.message)
         finally:
             self._engines.detach(spec.alias, run)
-            self._publisher.forget(run)
-        drawn = {"seed": seed} if job.sampling.temperature > 0 else {}
-        return self._outcome(run, end, spec.alias, drawn)
 
-    def _outcome(self, run: JobRun, end: RunEnd | None, model: str, drawn: dict[str, int]) -> Outcome:
-        match end:
-            case Done(finish_reason="cancelled"):
-                return self._stopped(run, end, model)
-            case Done():
-                return Outcome(
-                    state=OutcomeState.SUCCEEDED,
-                    text=run.text,
-                    usage=end.usage,
-                    attempts=run.attempt,
-                    model=model,
-                    worker=self._worker,
-                    finish_reason=end.finish_reason,
-                    data={**end.data, **drawn},
+    @staticmethod
+    def _wait(job: Job, run: JobRun, kill: Callable[[], None]) -> AttemptEnd:
+        """Wait for the engine, which has a time limit, and another one to obey when it must stop."""
+        overrun_at = time.monotonic() + job.max_runtime_s if job.max_runtime_s else None
+        kill_at: float | None = None
+        while True:
+            wait_s = (
+                WATCH_EVERY_S if overrun_at is None else min(WATCH_EVERY_S, overrun_at - time.monotonic())
+            )
+            end = run.wait(max(0.01, wait_s))
+            if end is not None:
+                return end
+            now = time.monotonic()
+            if overrun_at is not None and now >= overrun_at:
+                overrun_at = None
+                run.notice("overrun")
+            if run.state != "ok" and kill_at is None:
+                kill_at = now + STOP_GRACE_S
+            if kill_at is not None and now >= kill_at:
+                logger.error(
+                    "job %s didn't stop within %.0f s: its engine is replaced", run.job_id, STOP_GRACE_S
                 )
-            case Failed():
-                return self._failed(run, error_for_code(end.code, end.message), model)
-            case Lost():
-                error = EngineLostError(f"the engine of {model!r} died while the job ran ({end.reason})")
-                return self._failed(run, error, model)
-            case None:
-                return self._failed(
-                    run, InternalError("the wait for the engine ended without an answer"), model
-                )
+                kill()
+                return Lost("replaced because a step hung")
 
-    def _stopped(self, run: JobRun, end: Done, model: str) -> Outcome:
-        """The engine stopped because the ledger asked for it: cancelled, or out of time."""
-        expired = run.state == "expired"
-        error = (
-            ErrorInfo.of(DeadlineExceededError("the deadline passed while the job ran")) if expired else None
-        )
-        return Outcome(
-            state=OutcomeState.EXPIRED if expired else OutcomeState.CANCELLED,
-            text=run.text,
-            error=error,
-            usage=end.usage,
-            attempts=run.attempt,
-            model=model,
-            worker=self._worker,
-            finish_reason=end.finish_reason,
-        )
-
-    def _failed(self, run: JobRun, error: CcsError, model: str | None = None) -> Outcome:
-        return Outcome(
-            state=OutcomeState.FAILED,
-            text=run.text,
-            error=ErrorInfo.of(error),
-            attempts=run.attempt,
-            model=model,
-            worker=self._worker,
-        )
+    def _hand_back(self, run: JobRun) -> None:
+        """Give the job to whoever claims it next; it goes on behind what it has logged."""
+        self._persist(lambda: self._ledger.release(run.job_id, run.attempt, '{"reason":"drain"}'))
+        raise LeaseLostError("handed back: the worker shuts down")
 
     def _finish(self, claim: Claim, outcome: Outcome) -> None:
-        """Write the outcome, again and again while the server is away; the script knows a repetition."""
         ending = Ending(
             state=outcome.state,
             outcome=outcome.model_dump_json(exclude_defaults=True, exclude={"timings"}),
-            event_data=_event_data(outcome),
+            event_data=event_data(outcome),
             celery=celery_result(claim.id, outcome) if claim.message else "",
         )
-        give_up = time.monotonic() + FINISH_GIVE_UP_S
-        while True:
-            try:
-                held = self._ledger.finish(claim.id, claim.attempt, ending)
-                break
-            except (RedisError, OSError) as error:
-                if time.monotonic() > give_up:
-                    logger.error("gave up writing the outcome of job %s: the server stayed away", claim.id)
-                    raise LeaseLostError("the outcome could not be written") from error
-                time.sleep(FINISH_EVERY_S)
-        if not held:
+        if not self._persist(lambda: self._ledger.finish(claim.id, claim.attempt, ending)):
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
         self._claims.mark_finished((claim.id, claim.attempt))
 
-
-def _job_of(claim: Claim) -> Job:
-    """The job a claim carries, validated again on this side.
-
-    Raises:
-        CcsError: it isn't valid, or intake found it invalid already.
-    """
-    try:
-        fields = json.loads(claim.payload)
-        refused = fields.get("invalid")
-        if refused:
-            raise error_for_code(str(refused["code"]), str(refused["message"]))
-        return Job.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_input(error) from None
-    except (ValueError, AttributeError, KeyError, TypeError):
-        raise InvalidInputError("the job's payload can't be read") from None
-
-
-def _event_data(outcome: Outcome) -> str:
-    """Data of the terminal event: what a subscriber wants to know without a second question."""
-    data: dict[str, object] = {"usage": outcome.usage.model_dump(exclude_defaults=True)}
-    if outcome.error is not None:
-        data |= outcome.error.model_dump()
-    if outcome.finish_reason is not None:
-        data["finish_reason"] = outcome.finish_reason
-    return json.dumps(data, allow_nan=False)
-
-
-def celery_result(job_id: str, outcome: Outcome) -> str:
-    """The outcome as Celery's result backend stores results, for producers that wait on an ``AsyncResult``."""
-    if outcome.ok:
-        status, result = (
-            "SUCCESS",
-            outcome.model_dump(mode="json", exclude_defaults=True, exclude={"timings"}),
-        )
-    elif outcome.state in {OutcomeState.CANCELLED, OutcomeState.EXPIRED}:
-        status, result = "REVOKED", _exception("TaskRevokedError", "celery.exceptions", outcome.state.value)
-    else:
-        message = f"{outcome.error.code}: {outcome.error.message}" if outcome.error else outcome.state.value
-        status, result = "FAILURE", _exception("JobFailedError", "ccs_broker.errors", message)
-    meta: dict[str, object] = {
-        "status": status,
-        "result": result,
-        "traceback": None,
-        "children": [],
-        "date_done": datetime.now(UTC).isoformat(),
-        "task_id": job_id,
-    }
-    return json.dumps(meta, allow_nan=False)
-
-
-def _exception(name: str, module: str, message: str) -> dict[str, object]:
-    return {"exc_type": name, "exc_message": [message], "exc_module": module}
+    @staticmethod
+    def _persist(call: Callable[[], T]) -> T:
+        """Call again and again while the server is away; every call here is safe to repeat."""
+        give_up = time.monotonic() + GIVE_UP_AFTER_S
+        while True:
+            try:
+                return call()
+            except (RedisError, OSError) as error:
+                if time.monotonic() > give_up:
+                    logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
+                    raise LeaseLostError("the server stayed away") from error
+                time.sleep(RETRY_EVERY_S)

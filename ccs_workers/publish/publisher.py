@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from ccs_broker.contract import EventKind
+from ccs_broker.ledger import Append
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ccs_broker.ledger import Append, Ledger
+    from ccs_broker.ledger import Ledger
     from ccs_workers.publish.run import JobRun
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,10 @@ class Publisher:
         """The attempt is over."""
         with self._lock:
             self._runs.pop(run.key, None)
+
+    def resumed(self, run: JobRun, reason: str) -> None:
+        """Tell whoever reads that an attempt goes on behind what it has said."""
+        self._write([(run, [Append(kind=EventKind.RESUMED, data=json.dumps({"reason": reason}))])])
 
     def outputs(self, outputs: Sequence[tuple[str, EngineOutput]]) -> None:
         """Publish one frame; a job's end is passed on only after all its events have been written."""

@@ -5,22 +5,26 @@ from __future__ import annotations
 import json
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ccs_broker.contract import EventKind
 from ccs_broker.ledger import Append
-from ccs_workers.engines.protocol import Delta, Done, EngineOutput, Failed, Progress
+from ccs_workers.engines.protocol import Delta, Done, EngineOutput, Failed, Progress, Resume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pydantic import JsonValue
 
     from ccs_broker.ledger import Claim
-    from ccs_broker.ledger.records import AttemptState
+
+#: Why an attempt must stop: the ledger says so, its runtime is used up, or the worker shuts down.
+StopReason = Literal["ok", "lost", "cancelling", "expired", "overrun", "drain"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The attempt ended without its engine's word: ``reason`` says how the engine died."""
+    """The attempt's engine died: ``reason`` says how."""
 
     reason: str
 
@@ -29,9 +33,9 @@ RunEnd = Done | Failed | Lost
 
 
 class JobRun:
-    """Collects what the engine says of one attempt.
+    """Collects what engines say of one attempt, over as many engine processes as it takes.
 
-    The engine's reader thread alone calls :meth:`appends` and :meth:`applied`; any thread may call :meth:`notice`
+    An engine's reader thread alone calls :meth:`appends` and :meth:`applied`; any thread may call :meth:`notice`
     and :meth:`finish`; the job's own thread waits.
     """
 
@@ -39,11 +43,14 @@ class JobRun:
         self.job_id: Final = claim.id
         self.attempt: Final = claim.attempt
         self.key: Final = f"{claim.id}|{claim.attempt}"
+        #: Number of the last event in the job's log.
         self.after = claim.seq
         self.had_output = False
-        #: What the ledger said last: "ok" until it says otherwise.
-        self.state: AttemptState = "ok"
+        #: "ok" until there is a reason to stop; the first reason stays, but that the attempt is lost beats all.
+        self.state: StopReason = "ok"
         self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._progress: list[Mapping[str, JsonValue]] = []
         self._end: RunEnd | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -54,50 +61,67 @@ class JobRun:
         """All deltas so far, joined."""
         return "".join(self._texts)
 
+    @property
+    def outputs(self) -> int:
+        """A number that grows with every token and progress output."""
+        return len(self._token_ids) + len(self._progress) + sum(map(len, self._texts))
+
+    def restore(self, earlier: Resume) -> None:
+        """Take over what earlier attempts have logged."""
+        self._texts = [earlier.text]
+        self._token_ids = list(earlier.token_ids)
+        self._progress = list(earlier.progress)
+        self.had_output = bool(earlier.text or earlier.progress)
+
+    def resume(self) -> Resume | None:
+        """What the next engine has to go on behind; None if nothing was said so far."""
+        if not (self._token_ids or self._progress or self.text):
+            return None
+        return Resume(text=self.text, token_ids=tuple(self._token_ids), progress=tuple(self._progress))
+
+    def again(self) -> None:
+        """Forget an end by an engine's death: another engine goes on."""
+        with self._lock:
+            self._end = None
+            self._stop = None
+            self._ended.clear()
+
     def on_stop(self, stop: Callable[[], None]) -> None:
-        """Say how the engine is told to stop; called at once if the ledger has asked for it already."""
+        """Say how the engine is told to stop; called at once if there is a reason already."""
         with self._lock:
             self._stop = stop
             asked = self.state != "ok"
         if asked:
             stop()
 
-    def notice(self, state: AttemptState) -> None:
-        """The ledger says that the attempt is lost, cancelled or expired: stop at the next step."""
+    def notice(self, reason: StopReason) -> None:
+        """There is a reason to stop at the next step."""
         with self._lock:
-            if state == "ok" or self.state != "ok":
+            if reason == "ok" or (self.state != "ok" and reason != "lost"):
                 return
-            self.state = state
+            self.state = reason
             stop = self._stop
         if stop is not None:
             stop()
 
     def appends(self, outputs: Sequence[EngineOutput]) -> list[Append]:
-        """Events for the outputs of one step, neighbouring deltas joined to one; the text grows with them."""
+        """Events for the outputs of one step, neighboring deltas joined to one; the text grows with them."""
         events: list[Append] = []
         for output in outputs:
             match output:
                 case Delta():
                     self._texts.append(output.text)
-                    last = events[-1] if events else None
-                    if last is not None and last.kind is EventKind.DELTA:
-                        events[-1] = Append(
-                            kind=EventKind.DELTA,
-                            text=last.text + output.text,
-                            token_ids=last.token_ids + output.token_ids,
-                        )
-                    else:
-                        events.append(
-                            Append(kind=EventKind.DELTA, text=output.text, token_ids=output.token_ids)
-                        )
+                    self._token_ids += output.token_ids
+                    _add_delta(events, output)
                 case Progress():
+                    self._progress.append(output.data)
                     data = json.dumps(dict(output.data), allow_nan=False)
                     events.append(Append(kind=EventKind.PROGRESS, data=data))
                 case Done() | Failed():
                     pass
         return events
 
-    def applied(self, state: AttemptState, seq: int, *, output: bool) -> None:
+    def applied(self, state: StopReason, seq: int, *, output: bool) -> None:
         """The ledger took the events (or says why not)."""
         if state != "lost":
             self.after = seq
@@ -105,7 +129,7 @@ class JobRun:
         self.notice(state)
 
     def finish(self, end: RunEnd) -> None:
-        """The attempt is over; the first end counts."""
+        """The engine is done with the attempt; the first end counts."""
         with self._lock:
             if self._end is None:
                 self._end = end
@@ -115,3 +139,13 @@ class JobRun:
         """Wait for the end; None if it didn't come in time."""
         self._ended.wait(timeout_s)
         return self._end
+
+
+def _add_delta(events: list[Append], output: Delta) -> None:
+    last = events[-1] if events else None
+    if last is None or last.kind is not EventKind.DELTA:
+        events.append(Append(kind=EventKind.DELTA, text=output.text, token_ids=output.token_ids))
+        return
+    events[-1] = Append(
+        kind=EventKind.DELTA, text=last.text + output.text, token_ids=last.token_ids + output.token_ids
+    )

@@ -100,11 +100,16 @@ def test_a_busy_worker_its_jobs_and_its_queues(redis_url: str, tmp_path: Path) -
 
         task = wait_until(lambda: page.json("/api/tasks").get(done.id), 10)
         assert (task["name"], task["state"]) == ("ccs.run", "SUCCESS")
-        assert task["worker"]["hostname"] if isinstance(task["worker"], dict) else task["worker"] == running.name
+        assert (
+            task["worker"]["hostname"] if isinstance(task["worker"], dict) else task["worker"] == running.name
+        )
         assert "'modality': 'text'" in task["args"]
         assert done.id in task["args"]
         assert task["runtime"] > 0
-        assert busy.id in page.get("/tasks?state=STARTED") or page.json("/api/tasks")[busy.id]["state"] == "STARTED"
+        assert (
+            busy.id in page.get("/tasks?state=STARTED")
+            or page.json("/api/tasks")[busy.id]["state"] == "STARTED"
+        )
 
         queues = {row["name"]: row["messages"] for row in page.json("/api/queues/length")["active_queues"]}
         assert queues["ccs.text"] == 3
@@ -112,7 +117,12 @@ def test_a_busy_worker_its_jobs_and_its_queues(redis_url: str, tmp_path: Path) -
         broker = page.get("/broker")
         assert "ccs.text" in broker
 
-        pages = [broker, page.get("/api/tasks"), page.get(f"/task/{busy.id}"), page.get(f"/worker/{running.name}")]
+        pages = [
+            broker,
+            page.get("/api/tasks"),
+            page.get(f"/task/{busy.id}"),
+            page.get(f"/worker/{running.name}"),
+        ]
         assert not any(CANARY in text for text in pages)
         with pytest.raises(urllib.error.HTTPError, match="401"):
             page.get("/api/tasks", login=None)

@@ -164,46 +164,11 @@ def test_a_payload_that_cannot_be_read_fails_its_job_alone(
     assert client.submit("text", prompt="x", max_new_tokens=1).result(timeout=20).ok
 
 
-def test_an_engine_that_dies_ends_its_jobs_and_is_replaced(
-    client: Client, paced: RunningWorker, redis_url: str
-) -> None:
-    job = client.submit("text", prompt="doomed", max_new_tokens=1000)
-    for event in job.stream(timeout=10):
-        if event.kind == "delta":
-            break
-    with redis.Redis.from_url(redis_url) as raw:
-        models = paced.report(raw)["models"]
-        assert isinstance(models, list)
-        os.kill(next(model["pid"] for model in models if model["alias"] == "sim"), signal.SIGKILL)
-    outcome = job.result(timeout=20)
-    assert outcome.state == "failed"
-    assert outcome.error is not None
-    assert (outcome.error.code, outcome.error.retryable) == ("ENGINE_LOST", True)
-    assert "signal 9" in outcome.error.message
-    assert client.submit("text", prompt="next", max_new_tokens=2).result(timeout=30).ok
-    assert paced.process.poll() is None
-
-
 def test_engines_end_with_a_worker_that_is_killed(paced: RunningWorker) -> None:
     engines = [child.pid for child in psutil.Process(paced.process.pid).children(recursive=True)]
     assert len(engines) == 3
     paced.process.kill()
     wait_until(lambda: not any(map(process_runs, engines)), 10, "the engines to end")
-
-
-def test_sigterm_takes_no_more_jobs_and_lets_the_running_ones_end(
-    client: Client, paced: RunningWorker, redis_url: str
-) -> None:
-    running = [client.submit("text", prompt=str(n), max_new_tokens=30) for n in range(4)]
-    with redis.Redis.from_url(redis_url) as raw:
-        wait_until(lambda: raw.zcard("ccs:running") == 4, 10)
-        waiting = client.submit("text", prompt="waits")
-        paced.process.terminate()
-        assert all(job.result(timeout=20).ok for job in running)
-        assert paced.process.wait(20) == 0
-        assert waiting.status().state == "waiting"
-        assert raw.llen("ccs.text:1") == 1
-        assert client.workers() == ()
 
 
 def test_the_lease_of_a_long_job_is_renewed(client: Client, redis_url: str, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ _request_options = with_options(
     click.option(
         "--deadline", "deadline_s", type=DURATION, help="From now, by which it must be done: 500ms, 5s."
     ),
+    click.option(
+        "--max-runtime", "max_runtime_s", type=DURATION, help="Longest run of one attempt: 30s, 10m."
+    ),
     click.option("--tenant", default="default", show_default=True, help="On whose account it runs."),
     click.option("--idempotency-key", metavar="KEY", help="The same key and request give the same job."),
     click.option("--metadata", type=PAIR, multiple=True, help="Carried along with the job; may be repeated."),

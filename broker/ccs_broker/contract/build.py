@@ -36,7 +36,7 @@ Word = TypeVar("Word", bound=StrEnum)
 MAX_METADATA_DEPTH: Final = 32
 
 _SAMPLING: Final = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
-_PLAIN: Final = ("model", "deadline_s", "tenant")
+_PLAIN: Final = ("model", "deadline_s", "max_runtime_s", "tenant")
 
 
 class JobOptions(TypedDict, total=False):
@@ -50,6 +50,8 @@ class JobOptions(TypedDict, total=False):
     qos: QosClass | str
     #: Seconds from submission by which the job must have finished.
     deadline_s: float | None
+    #: Seconds one attempt may run.
+    max_runtime_s: float | None
     tenant: str
     metadata: Mapping[str, JsonValue] | None
     max_new_tokens: int

@@ -32,6 +32,8 @@ class Job(BaseModel):
     qos: QosClass = QosClass.STANDARD
     #: Seconds from submission by which the job must have finished.
     deadline_s: float | None = Field(default=None, gt=0, le=MAX_LIFETIME_S)
+    #: Seconds one attempt may run.
+    max_runtime_s: float | None = Field(default=None, gt=0, le=MAX_LIFETIME_S)
     tenant: Name = "default"
     metadata: dict[str, JsonValue] = Field(default_factory=dict)
 

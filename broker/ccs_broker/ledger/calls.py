@@ -139,11 +139,15 @@ class LedgerCalls:
         return Call(script("ack"), (topology.JOB + job_id, topology.RUNNING), (job_id, attempt, *self._ttl))
 
     @staticmethod
-    def release(job_id: str, attempt: int) -> Call:
-        """Hand a claim back, unstarted."""
-        return Call(
-            script("release"), (topology.JOB + job_id, topology.RUNNING), (job_id, attempt, topology.TICKET)
-        )
+    def release(job_id: str, attempt: int, event_data: str = "") -> Call:
+        """Hand a claim back; with data, a `preempted` event says so to whoever reads the stream."""
+        args = (job_id, attempt, topology.TICKET, event_data)
+        return Call(script("release"), (topology.JOB + job_id, topology.RUNNING), args)
+
+    @staticmethod
+    def crash(job_id: str, attempt: int, outputs: int, *, alone: bool) -> Call:
+        """Count an engine's death under an attempt."""
+        return Call(script("crash"), (topology.JOB + job_id,), (attempt, outputs, "1" if alone else ""))
 
     def renew(self, entries: Sequence[tuple[str, int]]) -> Call:
         """Prolong leases."""
@@ -172,7 +176,9 @@ class LedgerCalls:
 
     def sweep(self, queues: Sequence[str] = topology.QUEUES) -> Call:
         """What time brings about."""
-        args: tuple[Argument, ...] = (self._settings.sweep_limit, topology.TICKET, *self._ttl, *queues)
+        args: tuple[Argument, ...] = (
+            self._settings.sweep_limit, topology.TICKET, *self._ttl, self._settings.most_losses, *queues,
+        )  # fmt: skip
         return Call(script("sweep"), (topology.RUNNING, topology.EXPIRY), args)
 
     @staticmethod

@@ -137,7 +137,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """How many ids one sweep moved."""
+    """How many ids one sweep moved: waiting again, quarantined, due, expired; and tickets made good."""
 
     requeued: int
     lost: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from redis.exceptions import NoScriptError
 
@@ -94,9 +94,23 @@ class Ledger:
         """Celery is done with a delivery: "done", "deleted", "quarantined" or "newer"."""
         return text(self.run(self.calls.ack(job_id, attempt)))
 
-    def release(self, job_id: str, attempt: int) -> bool:
-        """Hand a claim back, unstarted; False if the attempt no longer holds the job."""
-        return self.run(self.calls.release(job_id, attempt)) == 1
+    def release(self, job_id: str, attempt: int, event_data: str = "") -> bool:
+        """Hand a claim back; False if the attempt no longer holds the job."""
+        return self.run(self.calls.release(job_id, attempt, event_data)) == 1
+
+    def crash(self, job_id: str, attempt: int, outputs: int, *, alone: bool) -> tuple[int, int]:
+        """Count an engine's death: crashes without progress, crashes alone; (-1, -1) if the attempt is lost.
+
+        Args:
+            job_id: the job.
+            attempt: the claim that ran it.
+            outputs: a number that grows with the job's progress.
+            alone: whether no other job shared the engine.
+        """
+        crashes, alone_crashes = cast(
+            "Sequence[int]", self.run(self.calls.crash(job_id, attempt, outputs, alone=alone))
+        )
+        return crashes, alone_crashes
 
     def renew(self, entries: Sequence[tuple[str, int]]) -> list[AttemptState]:
         """Prolong leases; one state per entry, in order."""

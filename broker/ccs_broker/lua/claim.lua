@@ -58,9 +58,9 @@ local attempt = redis.call('HINCRBY', key, 'attempt', 1)
 redis.call('HSET', key, 'state', 'running', 'worker', ARGV[2])
 redis.call('HSETNX', key, 'start', whole(now_ms))
 redis.call('ZADD', KEYS[1], whole(now_ms + tonumber(ARGV[3])), best .. '|' .. attempt)
-local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire')
+local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire', 'first')
 local seq = 0
 if job[1] == 'job' then
-  seq = append_event(best, 'started', attempt, now_ms, '', '{"worker":' .. cjson.encode(ARGV[2]) .. '}', '')
+  seq = append_event(best, job[6] and 'resumed' or 'started', attempt, now_ms, '', '{"worker":' .. cjson.encode(ARGV[2]) .. '}', '')
 end
 return {best, attempt, best_queue, job[2] or '', job[3] or '', seq, job[4], job[5]}

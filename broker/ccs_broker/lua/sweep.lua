@@ -3,9 +3,11 @@
 --
 -- KEYS[1] ccs:running   KEYS[2] ccs:expiry
 -- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
--- ARGV[6..] queues whose tickets are counted
--- 1. leases that ran out: a job without output (or a plain task) waits again; one with output ends, WORKER_LOST
--- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash
+-- ARGV[6] losses after which a job is quarantined   ARGV[7..] queues whose tickets are counted
+-- 1. leases that ran out: their jobs wait again, at their old place, to be continued by the next attempt; one that
+--    lost its worker too often is quarantined
+-- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash, and
+--    those given twice: between scripts there is exactly one per waiting job, or fewer while some are being answered
 -- Returns {requeued, lost, promoted, expired, tickets}
 local limit, ticket = tonumber(ARGV[1]), ARGV[2]
 local ttl = {ARGV[3], ARGV[4], ARGV[5]}
@@ -16,11 +18,12 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now_ms
   redis.call('ZREM', KEYS[1], entry)
   local id, attempt = string.match(entry, '^(.*)|(%d+)$')
   local key = 'ccs:job:' .. id
-  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'first', 'kind')
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'kind')
   if job[1] == 'running' and job[2] == attempt then
-    if job[6] == 'job' and job[5] then
-      local message = 'the worker was lost after output had been sent'
-      end_job(id, 'failed', attempt, now_ms, bare_outcome('failed', attempt, 'WORKER_LOST', message, true),
+    local losses = redis.call('HINCRBY', key, 'losses', 1)
+    if job[5] == 'job' and losses >= tonumber(ARGV[6]) then
+      local message = 'the worker was lost ' .. losses .. ' times while the job ran'
+      end_job(id, 'quarantined', attempt, now_ms, bare_outcome('quarantined', attempt, 'WORKER_LOST', message, false),
         error_data('WORKER_LOST', message, 'running'), ttl, celery_failure(id, 'FAILURE', 'WorkerLostError', message))
       lost = lost + 1
     else
@@ -48,11 +51,12 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 
   end
 end
 
-for q = 6, #ARGV do
+for q = 7, #ARGV do
   local missing = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q]) - redis.call('LLEN', ARGV[q] .. ':1')
   for _ = 1, math.min(missing, limit) do
     redis.call('LPUSH', ARGV[q] .. ':1', ticket)
     tickets = tickets + 1
   end
+  if missing < 0 then redis.call('LREM', ARGV[q] .. ':1', -missing, ticket) end
 end
 return {requeued, lost, promoted, expired, tickets}

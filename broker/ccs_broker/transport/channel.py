@@ -216,7 +216,7 @@ class Channel(kombu_redis.Channel):
     def _on_ticket(self, queue: str, item: bytes) -> None:
         if item != topology.TICKET:
             self._bury(queue, "not a ticket", item)
-        elif self._closing or queue not in self.connection._callbacks:
+        elif self._closing or not CLAIMS.has_slot() or queue not in self.connection._callbacks:
             # The reply of the last BRPOP can arrive while consuming ends: put the ticket back.
             self.ledger.redis.rpush(topology.tickets_of(queue), topology.TICKET)
         elif (claimed := self._claim(queue)) is not None:

@@ -58,6 +58,11 @@ class ClaimTable:
         self._lock = threading.Lock()
         self._held: dict[Key, _Held] = {}
         self.profile = WorkerProfile()
+        self._open = True
+
+    def close(self) -> None:
+        """Take no more claims: the worker shuts down."""
+        self._open = False
 
     def add(self, claim: Claim) -> None:
         """A claim was received and goes to Celery."""
@@ -132,6 +137,9 @@ class ClaimTable:
 
     def has_slot(self) -> bool:
         """True while another claim may be taken."""
+        return self._open and self._below_slots()
+
+    def _below_slots(self) -> bool:
         return self.profile.slots is None or self.busy() < self.profile.slots
 
     def has_room(self, queue: str) -> bool:

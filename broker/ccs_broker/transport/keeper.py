@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at the lists of foreign producers.
 INTAKE_EVERY_S: Final = 0.1
-#: Seconds between sweeps.
-SWEEP_EVERY_S: Final = 1.0
 #: Longest time between two renewals; a cancelled job that shows no progress learns it at the next one.
 RENEW_AT_MOST_S: Final = 1.0
 
@@ -69,7 +67,7 @@ class Keeper:
         self._ledger = ledger
         self._intake = Intake(ledger, settings)
         self._rounds = 0
-        self._sweep_each = round(SWEEP_EVERY_S / INTAKE_EVERY_S)
+        self._sweep_each = max(1, round(settings.sweep_s / INTAKE_EVERY_S))
         self._loops = (
             Loop("ccs-leases", min(settings.lease_s / 3, RENEW_AT_MOST_S), self._renew),
             Loop("ccs-sweep", INTAKE_EVERY_S, self._tidy),

@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ccs_broker.contract import Usage
 from ccs_broker.errors import InternalError, InvalidInputError
-from ccs_workers.engines.batching import Ask, BatchEngine
+from ccs_workers.engines.batching import BatchEngine
+from ccs_workers.engines.course import Ask
 from ccs_workers.engines.loading import pick_device, quiet_transformers
 from ccs_workers.engines.media import check_image, decode_image
-from ccs_workers.engines.protocol import Delta, EngineInfo, Progress
+from ccs_workers.engines.protocol import EngineInfo
 from ccs_workers.engines.vision.classifier import Classifier
 from ccs_workers.engines.vision.options import CLASSIFY, READ, VisionOptions
 from ccs_workers.engines.vision.text_reader import TextReader
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from PIL import Image
     from pydantic import JsonValue
 
-    from ccs_workers.engines.batching import Course, Piece, Steps
+    from ccs_workers.engines.course import Course, Piece, Steps
     from ccs_workers.engines.protocol import Emit, EngineJob
     from ccs_workers.models.spec import ModelSpec
 
@@ -32,6 +34,8 @@ _FIND = "find"
 #: Longest side of a picture in work: enough for small print on a page, and 50 MB at most.
 _WORK_SIDE = 4096
 _LONE_CHARACTER_SCORE = 0.9
+#: What is told of a picture, both in its progress and at the job's end.
+_FOUND = ("labels", "lines", "warnings")
 
 
 class VisionEngine(BatchEngine):
@@ -40,7 +44,8 @@ class VisionEngine(BatchEngine):
     A job's text is what was read: lines end with a newline between them, several pictures are separated by an
     empty line. Where nothing was read the picture's text is its likeliest label, as in ``espresso (0.90)``.
     Text is read upright and row by row; columns are not told apart. A job's prompt and sampling are ignored.
-    ``Done.data`` holds ``images``: for each its ``lines`` and ``labels`` with their scores, and ``warnings``.
+    ``Done.data`` holds ``images``: for each its ``lines`` and ``labels`` with their scores, and ``warnings``;
+    a ``Progress`` holds the same of its picture, and ``text_end``.
     Options: see ``VisionOptions``.
     """
 
@@ -93,12 +98,20 @@ class VisionEngine(BatchEngine):
             return [self._reader.read(image, box) for image, box in payloads]
         raise InternalError(f"nothing is loaded for {kind!r}")
 
+    def _restore(self, course: Course) -> None:
+        done, images = course.earlier_progress, len(course.job.images)
+        expected = [(number, images) for number in range(1, min(len(done), images) + 1)]
+        if [(entry["image"], entry["images"]) for entry in done] != expected:
+            raise ValueError
+        course.usage = Usage(images=len(done))
+        course.data["images"] = [_found_in(entry) for entry in done]
+
     def _steps(self, course: Course) -> Steps:
         images = course.job.images
-        told: list[JsonValue] = []
+        told: list[JsonValue] = [_found_in(entry) for entry in course.earlier_progress]
         course.data["images"] = told
         script = _Script(course)
-        for number, data in enumerate(images, start=1):
+        for number, data in enumerate(images[len(told) :], start=len(told) + 1):
             script.begin_picture()
             try:
                 picture = decode_image(data, self._options.limits, longest_side=_WORK_SIDE)
@@ -113,7 +126,7 @@ class VisionEngine(BatchEngine):
                 found["warnings"] = list(picture.warnings)
             told.append(found)
             course.usage = course.usage.model_copy(update={"images": number})
-            course.emit(Progress(data={"image": number, "images": len(images), **found}))
+            course.end_part({"image": number, "images": len(images), **found})
 
     def _classify(self, image: Image.Image) -> Generator[Ask, Any, list[tuple[str, float]]]:
         if self._classifier is None:
@@ -149,7 +162,7 @@ class _Script:
 
     def __init__(self, course: Course) -> None:
         self._course = course
-        self._before = ""
+        self._before = "\n" if course.text_end else ""
 
     def begin_picture(self) -> None:
         """Let an empty line stand between what was written and what comes."""
@@ -158,12 +171,16 @@ class _Script:
 
     def write(self, line: str) -> None:
         """Emit one more line."""
-        self._course.emit(Delta(text=self._before + line))
+        self._course.write(self._before + line)
         self._before = "\n"
 
 
 def _as_json(pairs: list[tuple[str, float]]) -> JsonValue:
     return [[text, score] for text, score in pairs]
+
+
+def _found_in(entry: Mapping[str, JsonValue]) -> JsonValue:
+    return {name: entry[name] for name in _FOUND if name in entry}
 
 
 def _of_picture(error: InvalidInputError, number: int, count: int) -> InvalidInputError:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ccs_broker.errors import InvalidInputError
-from ccs_workers.engines.batching import Ask, BatchEngine
+from ccs_broker.contract import Usage
+from ccs_broker.errors import EngineError, InvalidInputError
+from ccs_workers.engines.batching import BatchEngine
+from ccs_workers.engines.course import Ask
 from ccs_workers.engines.loading import quiet_transformers
 from ccs_workers.engines.media import (
     RATE_HZ,
@@ -20,15 +22,17 @@ from ccs_workers.engines.media import (
     plan_windows,
     resample,
 )
-from ccs_workers.engines.protocol import Delta, EngineInfo, Progress
+from ccs_workers.engines.protocol import EngineInfo
 from ccs_workers.engines.whisper.joining import continuation
 from ccs_workers.engines.whisper.model import LONGEST_WINDOW_S, Transcript, WhisperModel
 from ccs_workers.engines.whisper.options import WhisperOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
-    from ccs_workers.engines.batching import Course, Piece, Steps
+    from pydantic import JsonValue
+
+    from ccs_workers.engines.course import Course, Piece, Steps
     from ccs_workers.engines.protocol import Emit, EngineJob
     from ccs_workers.models.spec import ModelSpec
 
@@ -53,6 +57,15 @@ class _Plan:
     rate_hz: int
     windows: tuple[_Window, ...]
 
+    def place(self, window: _Window) -> dict[str, JsonValue]:
+        """What a window's progress says of where it is; a continued job must find the same windows."""
+        return {
+            "window": window.number,
+            "windows": len(self.windows),
+            "start_s": round(window.start / self.rate_hz, 3),
+            "end_s": round(window.end / self.rate_hz, 3),
+        }
+
 
 class WhisperEngine(BatchEngine):
     """Turns speech into text: a ``Delta`` and a ``Progress`` per window of at most 30 s, cut at pauses.
@@ -60,6 +73,7 @@ class WhisperEngine(BatchEngine):
     A job's prompt and sampling are ignored: decoding is greedy and to the end of each window. The file is
     read twice, block by block: first to measure how loud it is where, then window by window; so memory does
     not grow with its length. Windows without sound are skipped (``no_speech`` in their ``Progress``).
+    A ``Progress`` also holds ``start_s`` and ``end_s``, the window's ``tokens``, and ``text_end``.
     Options: see ``WhisperOptions``. ``Done.data`` holds ``audio_s``, ``windows`` and ``no_speech``.
     """
 
@@ -97,12 +111,20 @@ class WhisperEngine(BatchEngine):
             cancelled=lambda: [piece.course.cancelled for piece in pieces],
         )
 
+    def _restore(self, course: Course) -> None:
+        done = course.earlier_progress
+        course.usage = Usage.model_validate(
+            {"audio_s": done[-1]["end_s"], "completion_tokens": sum(_tokens(entry) for entry in done)}
+        )
+        if not all(isinstance(entry["no_speech"], bool) for entry in done):
+            raise TypeError
+
     def _steps(self, course: Course) -> Steps:
         plan = yield from self._plan(course)
         listener = _Listener(course, plan)
         waiting: list[tuple[_Window, torch.Tensor]] = []
         with AudioReader(course.job.audio[0], self._options.limits) as reader:
-            for window in plan.windows:
+            for window in plan.windows[len(course.earlier_progress) :]:
                 if window.silent:
                     yield from self._listen(listener, waiting)
                     listener.pass_by(window)
@@ -135,12 +157,16 @@ class WhisperEngine(BatchEngine):
             )
             for number, (first, last) in enumerate(spans, start=1)
         )
+        plan, done = _Plan(rate_hz=rate_hz, windows=windows), course.earlier_progress
+        _check_same(plan, done)
         course.data.update(
             audio_s=round(total / rate_hz, 3),
             windows=len(windows),
-            no_speech=all(window.silent for window in windows),
+            # Of windows that are done, what was told counts: this worker's gate may be set otherwise.
+            no_speech=all(entry["no_speech"] for entry in done)
+            and all(window.silent for window in windows[len(done) :]),
         )
-        return _Plan(rate_hz=rate_hz, windows=windows)
+        return plan
 
     def _share(self, listener: _Listener) -> int:
         """How many windows of a job run together: one at first, then as many as others leave room for."""
@@ -163,7 +189,7 @@ class _Listener:
     def __init__(self, course: Course, plan: _Plan) -> None:
         self._course = course
         self._plan = plan
-        self._last_character = ""
+        self._last_character = course.earlier_text[: course.text_end][-1:]
         self.heard_windows = 0
 
     def hear(self, window: _Window, transcript: Transcript) -> None:
@@ -172,7 +198,7 @@ class _Listener:
         text = continuation(self._last_character, transcript.text)
         if text:
             self._last_character = text[-1]
-            self._course.emit(Delta(text=text))
+            self._course.write(text)
         self._tell(window, transcript.tokens)
 
     def pass_by(self, window: _Window) -> None:
@@ -180,22 +206,26 @@ class _Listener:
         self._tell(window, 0)
 
     def _tell(self, window: _Window, tokens: int) -> None:
-        rate_hz = self._plan.rate_hz
-        usage = self._course.usage
+        place, usage = self._plan.place(window), self._course.usage
         self._course.usage = usage.model_copy(
-            update={
-                "audio_s": round(window.end / rate_hz, 3),
-                "completion_tokens": usage.completion_tokens + tokens,
-            }
+            update={"audio_s": place["end_s"], "completion_tokens": usage.completion_tokens + tokens}
         )
-        self._course.emit(
-            Progress(
-                data={
-                    "window": window.number,
-                    "windows": len(self._plan.windows),
-                    "start_s": round(window.start / rate_hz, 3),
-                    "end_s": round(window.end / rate_hz, 3),
-                    "no_speech": window.silent,
-                }
-            )
+        self._course.end_part({**place, "no_speech": window.silent, "tokens": tokens})
+
+
+def _tokens(entry: Mapping[str, JsonValue]) -> int:
+    tokens = entry["tokens"]
+    if not isinstance(tokens, int) or tokens < 0:
+        raise TypeError
+    return tokens
+
+
+def _check_same(plan: _Plan, done: Sequence[Mapping[str, JsonValue]]) -> None:
+    """Raise ``EngineError`` unless the windows that are done are the plan's first."""
+    first = [plan.place(window).items() for window in plan.windows[: len(done)]]
+    if len(first) < len(done) or any(
+        not place <= told.items() for place, told in zip(first, done, strict=True)
+    ):
+        raise EngineError(
+            "the job can't be continued: the sound was cut into other windows before (another build, or other options)"
         )
