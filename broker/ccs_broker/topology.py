@@ -11,6 +11,7 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:delayed`` | zset | id by due time, ms | emptied by sweeps |
 | ``ccs:expiry`` | zset | id by deadline or lifetime, ms | emptied by outcomes and sweeps |
 | ``ccs:running`` | zset | ``id|attempt`` by end of lease, ms | emptied by acks and sweeps |
+| ``ccs:swept`` | string | time by which the next sweep is expected, ms | TTL |
 | ``<q>:1`` | list | one ticket per waiting job | emptied by claims |
 | ``ccs:models:<modality>`` | zset | model alias by time it counts as served, ms | TTL |
 | ``ccs:workers`` | zset | worker name by time it counts as alive, ms | TTL |
@@ -50,6 +51,7 @@ IDEMPOTENCY: Final = "ccs:idem:"
 DELAYED: Final = "ccs:delayed"
 EXPIRY: Final = "ccs:expiry"
 RUNNING: Final = "ccs:running"
+SWEPT: Final = "ccs:swept"
 WORKERS: Final = "ccs:workers"
 DEAD: Final = "ccs:dead"
 

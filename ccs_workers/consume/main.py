@@ -8,7 +8,13 @@ from celery.bin.celery import celery
 
 from ccs_workers.consume.app import build_app
 from ccs_workers.consume.runtime import node_name
-from ccs_workers.settings import WorkerSettings, ledger_settings_from_environment, parse_modalities
+from ccs_workers.settings import (
+    WorkerSettings,
+    allows_eviction,
+    ledger_settings_from_environment,
+    parse_modalities,
+    stall_seconds,
+)
 
 if TYPE_CHECKING:
     from ccs_workers.consume.options import WorkerOptions
@@ -29,6 +35,10 @@ def run_worker(options: WorkerOptions) -> int:
         allocation=options.allocation,
         name=options.name,
         drain_s=options.drain_s,
+        stall_s=stall_seconds(),
+        allow_eviction=allows_eviction(),
+        health_host=options.health_host,
+        health_port=options.health_port,
         ledger=ledger_settings_from_environment(),
     )
     app = build_app(settings)

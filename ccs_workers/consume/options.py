@@ -24,6 +24,9 @@ class WorkerOptions:
     name: str | None = None
     #: Seconds that running jobs have to end at shutdown, before they are handed back.
     drain_s: float = 0.0
+    #: Where the health endpoint listens; no port: nowhere.
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
     loglevel: str = "INFO"
     #: Further arguments for Celery's own worker command.
     extra: tuple[str, ...] = ()

@@ -53,6 +53,16 @@ class ContainedTask(Task):
             raise InternalError(f"the task raised {type(error).__name__}") from None
 
 
+class RunTask(ContainedTask):
+    """Base of ``ccs.run``: notes when Celery has done what follows a job."""
+
+    abstract = True
+
+    def after_return(self, status: str, retval: Any, task_id: str, *_: Any) -> None:
+        """Called by Celery after links, chain and chord, and only if none of them raised."""
+        CLAIMS.mark_linked((task_id, int(self.request.get(ATTEMPT_HEADER) or 0)), status)
+
+
 class RunnerSlot:
     """Where the task finds the runner: empty until the worker's engines are there."""
 
@@ -66,7 +76,7 @@ def register_run(app: Celery, slot: RunnerSlot) -> None:
     @app.task(
         name=RUN_TASK,
         bind=True,
-        base=ContainedTask,
+        base=RunTask,
         acks_late=True,
         # The finish script stores Celery's result, fenced by the attempt; Celery's own write isn't.
         ignore_result=True,
@@ -80,6 +90,7 @@ def register_run(app: Celery, slot: RunnerSlot) -> None:
         try:
             outcome = slot.runner.run(claim)
         except LeaseLostError:
+            CLAIMS.hand_back((claim.id, claim.attempt))
             raise Ignore from None
         if not outcome.ok:
             error = outcome.error

@@ -118,6 +118,11 @@ def event_data(outcome: Outcome) -> str:
     return json.dumps(data, allow_nan=False)
 
 
+def celery_state(outcome: Outcome) -> str:
+    """State with which Celery ends the task of a job with this outcome: anything but success is raised there."""
+    return "SUCCESS" if outcome.ok else "FAILURE"
+
+
 def celery_result(job_id: str, outcome: Outcome) -> str:
     """The outcome as Celery's result backend stores results, for producers that wait on an ``AsyncResult``."""
     result: object

@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from redis.exceptions import RedisError
 
+from ccs_broker.contract import Outcome
 from ccs_broker.errors import CcsError, EngineLostError, InternalError, LeaseLostError
 from ccs_broker.ledger import Ending
+from ccs_broker.ledger.faults import fault_word, is_transient
+from ccs_broker.transport.message import has_links
 from ccs_workers.engines.host import describe
 from ccs_workers.executor.history import read_history
-from ccs_workers.executor.outcomes import AttemptEnd, OutcomeMaker, Quarantined, celery_result, event_data
+from ccs_workers.executor.outcomes import (
+    AttemptEnd,
+    OutcomeMaker,
+    Quarantined,
+    celery_result,
+    celery_state,
+    event_data,
+)
 from ccs_workers.executor.workload import engine_job, job_of
 from ccs_workers.publish.run import JobRun, Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ccs_broker.contract import Job, Outcome
+    from ccs_broker.contract import Job
     from ccs_broker.ledger import Claim, Ledger
     from ccs_broker.transport import ClaimTable
     from ccs_workers.engines.protocol import EngineJob
@@ -62,6 +72,11 @@ class Runner:
         Raises:
             LeaseLostError: the job isn't this attempt's any more, or was handed back; nothing is to follow.
         """
+        if claim.links:
+            # It has its outcome already; only what follows it in Celery is left.
+            outcome = Outcome.model_validate_json(claim.payload)
+            self._claims.mark_finished((claim.id, claim.attempt), links=celery_state(outcome))
+            return outcome
         run = JobRun(claim)
         maker = OutcomeMaker(run=run, worker=self._worker)
         try:
@@ -168,19 +183,30 @@ class Runner:
             outcome=outcome.model_dump_json(exclude_defaults=True, exclude={"timings"}),
             event_data=event_data(outcome),
             celery=celery_result(claim.id, outcome) if claim.message else "",
+            links=has_links(claim.message),
         )
         if not self._persist(lambda: self._ledger.finish(claim.id, claim.attempt, ending)):
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
-        self._claims.mark_finished((claim.id, claim.attempt))
+        self._claims.mark_finished(
+            (claim.id, claim.attempt), links=celery_state(outcome) if ending.links else ""
+        )
 
     @staticmethod
     def _persist(call: Callable[[], T]) -> T:
-        """Call again and again while the server is away; every call here is safe to repeat."""
+        """Call again and again while the server is away; every call here is safe to repeat.
+
+        Raises:
+            LeaseLostError: it stayed away; the job is another worker's once it is back.
+            InternalError: it refuses, and would again.
+        """
         give_up = time.monotonic() + GIVE_UP_AFTER_S
         while True:
             try:
                 return call()
             except (RedisError, OSError) as error:
+                if not is_transient(error):
+                    logger.error("the server refuses what a job needs (%s)", fault_word(error))
+                    raise InternalError(f"the server refuses what the job needs ({fault_word(error)})") from None
                 if time.monotonic() > give_up:
                     logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
                     raise LeaseLostError("the server stayed away") from error

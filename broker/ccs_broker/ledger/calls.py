@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Argument = str | int | bytes
 #: Keys of a job live from birth, should every worker be gone: a day longer than the longest lifetime.
 _BIRTH_TTL_S = int(MAX_LIFETIME_S) + 24 * 3600
+#: A sweep that comes later than this many intervals after the last one, of whatever worker, follows an outage.
+_LATE_SWEEP = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class LedgerCalls:
         parts = cast("Sequence[object]", reply)
         if len(parts) == 1:
             return NotClaimed(NoClaim(text(parts[0])))
-        job_id, attempt, queue, message, payload, seq, submitted, expire = parts
+        job_id, attempt, queue, message, payload, seq, submitted, expire, links = parts
         return Claim(
             id=text(job_id),
             attempt=int(text(attempt)),
@@ -103,6 +105,7 @@ class LedgerCalls:
             seq=int(text(seq)),
             submitted_ms=int(text(submitted)),
             expire_ms=int(text(expire)),
+            links=text(links) == "1",
         )
 
     @staticmethod
@@ -131,6 +134,7 @@ class LedgerCalls:
             ending.event_data,
             ending.celery,
             *self._ttl,
+            "1" if ending.links else "",
         )
         return Call(script("finish"), (topology.JOB + job_id, topology.RUNNING), args)
 
@@ -177,9 +181,10 @@ class LedgerCalls:
     def sweep(self, queues: Sequence[str] = topology.QUEUES) -> Call:
         """What time brings about."""
         args: tuple[Argument, ...] = (
-            self._settings.sweep_limit, topology.TICKET, *self._ttl, self._settings.most_losses, *queues,
+            self._settings.sweep_limit, topology.TICKET, *self._ttl, self._settings.most_losses,
+            int(_LATE_SWEEP * self._settings.sweep_s * 1000), int(self._settings.lease_s * 1000), *queues,
         )  # fmt: skip
-        return Call(script("sweep"), (topology.RUNNING, topology.EXPIRY), args)
+        return Call(script("sweep"), (topology.RUNNING, topology.EXPIRY, topology.SWEPT), args)
 
     @staticmethod
     def read_sweep(reply: object) -> SweepReport:

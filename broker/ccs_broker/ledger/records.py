@@ -110,6 +110,8 @@ class Claim:
     seq: int
     submitted_ms: int
     expire_ms: int
+    #: The job has its outcome, which is then the payload; only what follows it in Celery is left to do.
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +135,8 @@ class Ending:
     event_data: str = ""
     #: Celery's result as JSON or empty.
     celery: str = ""
+    #: Celery has something to do after the outcome: the lease goes on until the ack.
+    links: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

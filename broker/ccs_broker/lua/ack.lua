@@ -7,7 +7,11 @@
 redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
 local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind')
 if job[2] ~= ARGV[2] then return 'newer' end
-if job[1] ~= 'running' then return 'done' end
+if job[1] ~= 'running' then
+  -- What Celery had to do after the outcome is done.
+  redis.call('HDEL', KEYS[1], 'links', 'msg')
+  return 'done'
+end
 if job[3] == 'task' then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', 'ccs:expiry', ARGV[1])

@@ -7,7 +7,8 @@
 -- ARGV[7] log TTL s                       ARGV[8] blob grace s
 -- ARGV[9] model aliases served, each between spaces (" a b "), or empty for any
 -- ARGV[10..] queues with room, the popped one included or not
--- Returns {id, attempt, queue, msg, job, seq, sub ms, expire ms} | {"none"}: the ticket is spent
+-- Returns {id, attempt, queue, msg, job, seq, sub ms, expire ms, links} | {"none"}: the ticket is spent
+--         links: "1" if the job has its outcome (then `job` is that) and only what follows it in Celery is to be done
 --       | {"noroom"}: jobs wait, none that fits; the ticket has been pushed back
 -- First write is a removal wherever there is something to claim, so a server at its memory limit still serves.
 local popped, ticket = ARGV[1], ARGV[5]
@@ -23,10 +24,10 @@ for q = 10, #ARGV do
   for i = 1, #heads, 2 do
     local id, score = heads[i], tonumber(heads[i + 1])
     if best and score >= best_score then break end
-    local job = redis.call('HMGET', 'ccs:job:' .. id, 'expire', 'model')
+    local job = redis.call('HMGET', 'ccs:job:' .. id, 'expire', 'model', 'links')
     if not job[1] then
       redis.call('ZREM', waiting, id)
-    elseif tonumber(job[1]) <= now_ms then
+    elseif not job[3] and tonumber(job[1]) <= now_ms then
       redis.call('ZREM', waiting, id)
       redis.call('LREM', ARGV[q] .. ':1', -1, ticket)
       expire_waiting(id, now_ms, ttl)
@@ -55,12 +56,13 @@ if best_queue ~= popped then
 end
 local key = 'ccs:job:' .. best
 local attempt = redis.call('HINCRBY', key, 'attempt', 1)
+redis.call('ZADD', KEYS[1], whole(now_ms + tonumber(ARGV[3])), best .. '|' .. attempt)
+local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire', 'first', 'links', 'outcome')
+if job[7] then return {best, attempt, best_queue, job[2] or '', job[8] or '', 0, job[4], job[5], '1'} end
 redis.call('HSET', key, 'state', 'running', 'worker', ARGV[2])
 redis.call('HSETNX', key, 'start', whole(now_ms))
-redis.call('ZADD', KEYS[1], whole(now_ms + tonumber(ARGV[3])), best .. '|' .. attempt)
-local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire', 'first')
 local seq = 0
 if job[1] == 'job' then
   seq = append_event(best, job[6] and 'resumed' or 'started', attempt, now_ms, '', '{"worker":' .. cjson.encode(ARGV[2]) .. '}', '')
 end
-return {best, attempt, best_queue, job[2] or '', job[3] or '', seq, job[4], job[5]}
+return {best, attempt, best_queue, job[2] or '', job[3] or '', seq, job[4], job[5], ''}

@@ -5,12 +5,15 @@
 -- ARGV[1] id   ARGV[2] attempt   ARGV[3] state   ARGV[4] outcome JSON without timings
 -- ARGV[5] data JSON of the terminal event, may be empty   ARGV[6] Celery result JSON, may be empty
 -- ARGV[7] job TTL s   ARGV[8] log TTL s   ARGV[9] blob grace s
+-- ARGV[10] "1" if Celery has something to do after it (a chain, a chord, a link): the lease then goes on until the
+--          ack, so that what follows is done by another worker should this one die in between
 -- Returns 1 (also when this attempt had finished the job before and only the reply was lost), or 0 if the attempt no
 -- longer holds the job
-redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
-local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'finished_by')
+if ARGV[10] ~= '1' then redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2]) end
+local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'finished_by', 'msg')
 if job[3] == ARGV[2] then return 1 end
 if job[1] ~= 'running' or job[2] ~= ARGV[2] then return 0 end
 end_job(ARGV[1], ARGV[3], ARGV[2], math.floor(now_us() / 1000), ARGV[4], ARGV[5], {ARGV[7], ARGV[8], ARGV[9]}, ARGV[6])
 redis.call('HSET', KEYS[1], 'finished_by', ARGV[2])
+if ARGV[10] == '1' and job[4] then redis.call('HSET', KEYS[1], 'msg', job[4], 'links', '1') end
 return 1

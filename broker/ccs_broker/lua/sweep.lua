@@ -1,9 +1,13 @@
+#!lua flags=allow-oom
 -- Sweep: what time brings about. Any worker may run it, any number at once; it looks at a bounded number of ids.
 -- include: lib_clock lib_events lib_outcome lib_tickets lib_queue
 --
--- KEYS[1] ccs:running   KEYS[2] ccs:expiry
+-- KEYS[1] ccs:running   KEYS[2] ccs:expiry   KEYS[3] ccs:swept
 -- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
--- ARGV[6] losses after which a job is quarantined   ARGV[7..] queues whose tickets are counted
+-- ARGV[6] losses after which a job is quarantined   ARGV[7] ms within which the next sweep is expected
+-- ARGV[8] lease ms   ARGV[9..] queues whose tickets are counted
+-- 0. a sweep later than expected: nobody reached the server, so nobody could renew either; every lease begins anew, but
+--    one that nobody has renewed since it was given anew before
 -- 1. leases that ran out: their jobs wait again, at their old place, to be continued by the next attempt; one that
 --    lost its worker too often is quarantined
 -- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash, and
@@ -14,11 +18,25 @@ local ttl = {ARGV[3], ARGV[4], ARGV[5]}
 local now_ms = math.floor(now_us() / 1000)
 local requeued, lost, expired, tickets = 0, 0, 0, 0
 
+local expected = redis.call('GET', KEYS[3])
+redis.call('SET', KEYS[3], whole(now_ms + tonumber(ARGV[7])), 'EX', 86400)
+if expected and tonumber(expected) < now_ms then
+  local anew = whole(now_ms + tonumber(ARGV[8]))
+  local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', anew, 'WITHSCORES', 'LIMIT', 0, 10 * limit)
+  for i = 1, #entries, 2 do
+    local key = 'ccs:job:' .. string.match(entries[i], '^(.*)|%d+$')
+    if redis.call('HGET', key, 'grace') ~= whole(tonumber(entries[i + 1])) and redis.call('EXISTS', key) == 1 then
+      redis.call('ZADD', KEYS[1], anew, entries[i])
+      redis.call('HSET', key, 'grace', anew)
+    end
+  end
+end
+
 for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now_ms), 'LIMIT', 0, limit)) do
   redis.call('ZREM', KEYS[1], entry)
   local id, attempt = string.match(entry, '^(.*)|(%d+)$')
   local key = 'ccs:job:' .. id
-  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'kind')
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'kind', 'links')
   if job[1] == 'running' and job[2] == attempt then
     local losses = redis.call('HINCRBY', key, 'losses', 1)
     if job[5] == 'job' and losses >= tonumber(ARGV[6]) then
@@ -31,6 +49,10 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now_ms
       enqueue(id, job[3], job[4], ticket)
       requeued = requeued + 1
     end
+  elseif job[6] and job[2] == attempt then
+    -- It has its outcome; what Celery had to do after it is left. Its state stays.
+    enqueue(id, job[3], job[4], ticket)
+    requeued = requeued + 1
   end
 end
 
@@ -51,7 +73,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 
   end
 end
 
-for q = 7, #ARGV do
+for q = 9, #ARGV do
   local missing = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q]) - redis.call('LLEN', ARGV[q] .. ':1')
   for _ = 1, math.min(missing, limit) do
     redis.call('LPUSH', ARGV[q] .. ':1', ticket)

@@ -8,6 +8,7 @@ Use it through Celery's settings, with an ordinary Redis URL:
 
 from __future__ import annotations
 
+import socket
 from typing import Any, Final
 
 from kombu import connection as kombu_connection
@@ -35,6 +36,11 @@ __all__ = [
 #: What ``broker_transport`` is set to.
 NAME: Final = "ccs_broker.transport:Transport"
 
+#: Seconds without a reply after which a call gives up; Kombu would wait for ever.
+SOCKET_TIMEOUT_S: Final = 5.0
+#: Seconds between checks of connections that wait in the event loop; Kombu's 25 make 51 s of a half-open one.
+HEALTH_CHECK_S: Final = 5
+
 # Connections would call themselves by the class path, and tools that look at the scheme (Flower's broker page)
 # would not know it. Kombu's own table of aliases is the seam for this.
 kombu_connection.resolve_aliases[NAME] = "redis"
@@ -55,6 +61,23 @@ class Transport(kombu_redis.Transport):
                 return
 
 
+def _socket_options() -> dict[str, Any]:
+    """Nothing waits for ever on a server that is frozen, or gone without a word."""
+    # Where the system has them: a half-open connection is found within 30 s even while nothing is sent.
+    probes = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {
+        # For calls that wait for their reply. The pop of tickets and subscriptions wait in the event loop instead.
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": SOCKET_TIMEOUT_S,
+        # For those two: Kombu drops a pop whose reply is overdue by this, and a subscription that misses pings.
+        "health_check_interval": HEALTH_CHECK_S,
+        "socket_keepalive": True,
+        "socket_keepalive_options": {
+            getattr(socket, name): value for name, value in probes.items() if hasattr(socket, name)
+        },
+    }
+
+
 def celery_settings() -> dict[str, Any]:
     """The settings a Celery app (worker or producer) needs, each with its reason."""
     return {
@@ -63,7 +86,12 @@ def celery_settings() -> dict[str, Any]:
         "broker_transport_options": {
             "sep": topology.BAND_SEPARATOR,
             "priority_steps": [0, topology.TICKET_BAND],
+            **_socket_options(),
         },
+        # The same for connections of the result backend.
+        "redis_socket_timeout": SOCKET_TIMEOUT_S,
+        "redis_socket_connect_timeout": SOCKET_TIMEOUT_S,
+        "redis_socket_keepalive": True,
         # JSON only, in both directions.
         "accept_content": ["json"],
         "task_serializer": "json",
@@ -79,4 +107,8 @@ def celery_settings() -> dict[str, Any]:
         # A server that turns read-only for a moment is an error of the channel, not the end of the worker.
         "broker_channel_error_retry": True,
         "broker_connection_retry_on_startup": True,
+        # However long the server stays away; Celery gives up after a hundred tries.
+        "broker_connection_max_retries": None,
+        # Slots bound the claims, across reconnects too; a lower count would leave slots idle after one.
+        "worker_enable_prefetch_count_reduction": False,
     }

@@ -78,8 +78,7 @@ class QoS(kombu_redis.QoS):
             super().ack(delivery_tag)
             return
         virtual.QoS.ack(self, delivery_tag)
-        if not CLAIMS.remove(key):
-            self.channel.ledger.ack(*key)
+        CLAIMS.settle(key, self.channel.ledger)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Hand a delivery back, or drop it."""
@@ -88,8 +87,7 @@ class QoS(kombu_redis.QoS):
             super().reject(delivery_tag, requeue=requeue)
         elif requeue:
             virtual.QoS.ack(self, delivery_tag)
-            CLAIMS.remove(key)
-            self.channel.ledger.release(*key)
+            CLAIMS.settle(key, self.channel.ledger, "release")
         else:
             self.ack(delivery_tag)
 
@@ -99,10 +97,7 @@ class QoS(kombu_redis.QoS):
         for tag in [tag for tag in self._delivered if _key_of(tag) is not None]:
             self._delivered.pop(tag)
         for key in CLAIMS.take_unstarted(keys):
-            try:
-                self.channel.ledger.release(*key)
-            except (RedisError, OSError):
-                logger.warning("could not hand job %s back; its lease will run out", key[0])
+            CLAIMS.settle(key, self.channel.ledger, "release")
         super().restore_unacked(client)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
@@ -228,6 +223,7 @@ class Channel(kombu_redis.Channel):
         profile = CLAIMS.profile
         wish = ClaimWish(popped=queue, queues=queues or (queue,), worker=profile.name, models=profile.models)
         claim = self.ledger.claim(wish)
+        CLAIMS.answered()
         if isinstance(claim, NotClaimed):
             if claim.reason is NoClaim.NO_ROOM:
                 self._muted[queue] = time.monotonic() + _MUTE_S
@@ -260,8 +256,7 @@ class Channel(kombu_redis.Channel):
         if key is None:
             self._bury(queue, "undeliverable", item)
         else:
-            CLAIMS.remove(key)
-            self.ledger.ack(*key)
+            CLAIMS.settle(key, self.ledger)
 
     def _bury(self, queue: str, reason: str, item: bytes) -> None:
         logger.error("a message on %s was put among the dead letters: %s", queue, reason)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+from redis.exceptions import RedisError
+
+from ccs_broker.ledger.faults import fault_word, is_transient
 
 if TYPE_CHECKING:
-    from ccs_broker.ledger import Claim
+    from ccs_broker.ledger import Claim, Ledger
     from ccs_broker.ledger.records import AttemptState
 
+logger = logging.getLogger(__name__)
+
 Key = tuple[str, int]
+#: What the ledger is told when Celery is done with a delivery.
+Settling = Literal["ack", "release"]
 #: Called with what the ledger says of an attempt when that isn't "ok".
 Notice = Callable[["AttemptState"], None]
 
@@ -43,7 +52,14 @@ class _Held:
     phase: _Phase
     since: float
     notice: Notice | None = None
+    #: The finish script has ended the job, and the lease with it.
     finished: bool = False
+    #: Set where the finish script has ended the job, but Celery has something to do after it: the state with which
+    #: Celery ends the task if it could do that.
+    links: str = ""
+    linked: bool = False
+    #: The worker couldn't do the job: another one is to.
+    handed_back: bool = False
 
 
 class ClaimTable:
@@ -57,12 +73,29 @@ class ClaimTable:
         self._grace_s = grace_s
         self._lock = threading.Lock()
         self._held: dict[Key, _Held] = {}
+        #: Settled in Celery's eyes, but not yet in the ledger: it couldn't be told.
+        self._owed: dict[Key, Settling] = {}
+        self._answered = time.monotonic()
         self.profile = WorkerProfile()
         self._open = True
 
     def close(self) -> None:
         """Take no more claims: the worker shuts down."""
         self._open = False
+
+    @property
+    def closed(self) -> bool:
+        """True once no more claims are taken."""
+        return not self._open
+
+    def answered(self) -> None:
+        """The ledger has answered a claim, with a job or without."""
+        self._answered = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the ledger answered a claim."""
+        return time.monotonic() - self._answered
 
     def add(self, claim: Claim) -> None:
         """A claim was received and goes to Celery."""
@@ -84,11 +117,22 @@ class ClaimTable:
             if (held := self._held.get(key)) is not None:
                 held.notice = notice
 
-    def mark_finished(self, key: Key) -> None:
-        """The finish script has ended the job: its ack needs no round trip."""
+    def mark_finished(self, key: Key, *, links: str = "") -> None:
+        """The finish script has ended the job: its ack needs no round trip, unless something is to follow.
+
+        Args:
+            key: the claim.
+            links: the state with which Celery will end the task if it could do what follows; empty if nothing does.
+        """
         with self._lock:
             if (held := self._held.get(key)) is not None:
-                held.finished = True
+                held.finished, held.links = not links, links
+
+    def mark_linked(self, key: Key, state: str) -> None:
+        """Celery has ended the task with a state, after all that follows it."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None:
+                held.linked = state == held.links
 
     def end(self, key: Key) -> None:
         """The thread is done; the slot is free, the ack may still be on its way."""
@@ -96,11 +140,54 @@ class ClaimTable:
             if (held := self._held.get(key)) is not None:
                 held.phase, held.since, held.notice = _Phase.ENDED, time.monotonic(), None
 
+    def hand_back(self, key: Key) -> None:
+        """The attempt ended without an outcome: at its end the ledger gets the job back, if it is still held."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None:
+                held.handed_back = True
+
+    def settle(self, key: Key, ledger: Ledger, how: Settling = "ack") -> None:
+        """Celery is done with a delivery: tell the ledger, or owe it to the ledger while that is away."""
+        with self._lock:
+            if (held := self._held.get(key)) is not None and held.handed_back:
+                how = "release"
+        if not self.remove(key) or how == "release":
+            with self._lock:
+                self._owed[key] = how
+            self._pay(key, how, ledger)
+
+    def pay(self, ledger: Ledger) -> None:
+        """Tell the ledger what it is still owed."""
+        with self._lock:
+            owed = list(self._owed.items())
+        for key, how in owed:
+            if not self._pay(key, how, ledger):
+                return
+
+    def _pay(self, key: Key, how: Settling, ledger: Ledger) -> bool:
+        try:
+            if how == "ack":
+                ledger.ack(*key)
+            else:
+                ledger.release(*key)
+        except (RedisError, OSError) as error:
+            if is_transient(error):
+                logger.info("the %s of job %s waits for the server (%s)", how, key[0], fault_word(error))
+                return False
+            logger.error("the %s of job %s was refused: %s", how, key[0], fault_word(error))
+        with self._lock:
+            self._owed.pop(key, None)
+        return True
+
     def remove(self, key: Key) -> bool:
-        """Forget a claim; True if the finish script had ended it already."""
+        """Forget a claim; True if its ack is to be left out.
+
+        That is where the finish script has ended job and lease, and where what follows the job in Celery wasn't
+        done: then the lease runs out, and another delivery does it.
+        """
         with self._lock:
             held = self._held.pop(key, None)
-        return held is not None and held.finished
+        return held is not None and (held.finished or (bool(held.links) and not held.linked))
 
     def take_unstarted(self, keys: Sequence[Key]) -> list[Key]:
         """Remove, of these, the claims no thread has begun: they can go back to the ledger."""
@@ -118,7 +205,7 @@ class ClaimTable:
                 key
                 for key, held in self._held.items()
                 if held.phase is _Phase.RUNNING or (held.since >= oldest and not held.finished)
-            ]
+            ] + list(self._owed)
 
     def tell(self, keys: Sequence[Key], states: Sequence[AttemptState]) -> None:
         """Pass on what the ledger said about attempts."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_broker.transport.claims import CLAIMS
 from ccs_broker.transport.intake import Intake
 
@@ -44,11 +45,14 @@ class Loop:
         while not self._stop.wait(self._every_s):
             try:
                 self._step()
+                if away:
+                    logger.info("%s: the server is back", self._thread.name)
                 away = False
             except (RedisError, OSError) as error:
                 if not away:
+                    what = "is away" if is_transient(error) else "refuses"
                     logger.warning(
-                        "%s: the server is away (%s); trying on", self._thread.name, type(error).__name__
+                        "%s: the server %s (%s); trying on", self._thread.name, what, fault_word(error)
                     )
                 away = True
             except Exception:  # loop edge: a fault in one round must not end renewals for good
@@ -77,6 +81,7 @@ class Keeper:
         keys = CLAIMS.renewable()
         if keys:
             CLAIMS.tell(keys, self._ledger.renew(keys))
+            CLAIMS.pay(self._ledger)
 
     def _tidy(self) -> None:
         self._intake.run()

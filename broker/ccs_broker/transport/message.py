@@ -8,6 +8,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+from uuid import NAMESPACE_OID, uuid5
 
 from kombu.utils.json import dumps, loads
 
@@ -35,6 +36,8 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 _MAX_ID_CHARS: Final = 64
 #: What Celery calls the two numbers of a time limit.
 _TIMELIMIT: Final = ("hard", "soft")
+#: What a message's embed may hold that is to be done after its task.
+_LINKS: Final = ("callbacks", "errbacks", "chain", "chord")
 _SHOWN: Final = ("argsrepr", "kwargsrepr", "shadow")
 
 Message = dict[str, Any]
@@ -155,6 +158,29 @@ def shown_args(job_id: str, modality: str) -> list[dict[str, str]]:
     return [{"job": job_id, "modality": modality}]
 
 
+def has_links(message: bytes) -> bool:
+    """Whether Celery has something to do after the job: a chain, a link, a chord's part."""
+    if not message:
+        return False
+    _, _, embed = json.loads(json.loads(message)["body"])
+    return any(embed.get(name) for name in _LINKS)
+
+
+def _name_links(value: object, job_id: str, path: str) -> None:
+    """Give every task that follows a job an id of its own that any repetition gives again.
+
+    Celery draws a new id whenever it applies a link, so a link applied twice would run twice.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _name_links(item, job_id, f"{path}.{index}")
+    elif isinstance(value, dict):
+        if isinstance(value.get("task"), str) and isinstance(value.get("options"), dict):
+            value["options"].setdefault("task_id", str(uuid5(NAMESPACE_OID, f"{job_id}{path}")))
+        for name in ("kwargs", "tasks", "body", *_LINKS):
+            _name_links(value.get(name), job_id, f"{path}.{name}")
+
+
 def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[str, bytes]]:
     """Turn a checked Celery message into a ledger entry and the media that came inline with it.
 
@@ -189,6 +215,7 @@ def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[s
     )
     if job.modality is not modality:
         raise InvalidInputError(f"a job of modality {job.modality.value} was sent to the queue {queue}")
+    _name_links(embed, job.id, "")
     hidden = _hide(message, shown_args(job.id, modality.value), embed)
     base = job_entry(job, payload=dump_json(job))
     changed = replace(
