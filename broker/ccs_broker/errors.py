@@ -19,6 +19,7 @@
     ├── NoSuitableWorkerError        NO_SUITABLE_WORKER    no worker serves this modality or model
     ├── EngineError                  ENGINE_FAILED         the model raised; its text stays in the worker's log
     │   ├── EngineLostError          ENGINE_LOST           the engine process died under the job
+    │   ├── DeviceLostError          DEVICE_LOST           the device's context is gone; its engine is replaced
     │   └── OutOfMemoryError         OUT_OF_MEMORY         the device could not hold the job
     ├── WorkerLostError              WORKER_LOST           the job's workers died, time and again
     ├── InternalError                INTERNAL              a fault of ours; never the caller's
@@ -43,6 +44,7 @@ __all__ = [
     "ConflictError",
     "ContextTooLongError",
     "DeadlineExceededError",
+    "DeviceLostError",
     "EngineError",
     "EngineLostError",
     "InternalError",
@@ -200,6 +202,12 @@ class EngineLostError(EngineError):
     """The engine process died under the job."""
 
     code = "ENGINE_LOST"
+
+
+class DeviceLostError(EngineError):
+    """The device's context is gone; the engine process ends with it and is replaced."""
+
+    code = "DEVICE_LOST"
 
 
 class OutOfMemoryError(EngineError):

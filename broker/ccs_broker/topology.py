@@ -19,6 +19,7 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:idem:<tenant>:<key>`` | string | ``digest id`` of an idempotent submission | TTL |
 | ``ccs:blob:<sha>`` | string | bytes of a medium | TTL |
 | ``ccs:refs:<sha>`` | set | ids of unfinished jobs that use it | TTL |
+| ``ccs:quarantined`` | zset | ids of quarantined jobs by time, ms; their hashes keep the payload | bounded age, TTL |
 | ``ccs:dead`` | list | what could not be understood, newest first | bounded length, TTL |
 """
 
@@ -54,6 +55,7 @@ RUNNING: Final = "ccs:running"
 SWEPT: Final = "ccs:swept"
 WORKERS: Final = "ccs:workers"
 DEAD: Final = "ccs:dead"
+QUARANTINED: Final = "ccs:quarantined"
 
 #: Celery's own name for a stored result.
 CELERY_RESULT: Final = "celery-task-meta-"

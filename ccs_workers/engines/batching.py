@@ -15,8 +15,9 @@ import traceback
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
-from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError, OutOfMemoryError
+from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError
 from ccs_workers.engines.course import Course, Piece
+from ccs_workers.engines.faults import as_engine_error
 from ccs_workers.engines.protocol import Done, Failed
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ccs_workers.engines.protocol import Emit, EngineInfo, EngineJob, EngineOutput, FinishReason
     from ccs_workers.models.spec import ModelSpec
 
-__all__ = ["BatchEngine", "as_engine_error"]
+__all__ = ["BatchEngine"]
 
 logger = logging.getLogger(__name__)
 
@@ -219,16 +220,6 @@ class BatchEngine(ABC):
     def _send(self, course: Course, output: EngineOutput) -> None:
         if not course.ended and not self._closed:
             self._emit(course.job.key, output)
-
-
-def as_engine_error(error: BaseException) -> CcsError:
-    """Return what a job is told of an error that its model raised: never the error's own text."""
-    if isinstance(error, CcsError):
-        return error
-    # Known by name, so that this module needs no torch.
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return OutOfMemoryError("the device's memory did not hold this job, even alone")
-    return EngineError(f"the model raised {type(error).__name__}")
 
 
 def _describe(error: BaseException) -> str:

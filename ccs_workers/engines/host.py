@@ -7,6 +7,7 @@ process ends itself.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -16,8 +17,9 @@ from collections import deque
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
-from ccs_broker.errors import CcsError, ConfigurationError, EngineError
+from ccs_broker.errors import CcsError, ConfigurationError, DeviceLostError
 from ccs_workers.engines import frames
+from ccs_workers.engines.faults import EXIT_BROKEN, as_engine_error
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
 from ccs_workers.engines.registry import engine_class
 from ccs_workers.models.spec import ModelSpec
@@ -37,6 +39,7 @@ class Writer:
         self._there = threading.Event()
         self._open: set[str] = set()
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         threading.Thread(target=self._run, name="ccs-pipe-writer", daemon=True).start()
 
     def opened(self, key: str) -> None:
@@ -45,7 +48,13 @@ class Writer:
             self._open.add(key)
 
     def emit(self, key: str, output: EngineOutput) -> None:
-        """Queue an output; dropped if the job has ended already."""
+        """Queue an output; dropped if the job has ended already.
+
+        A job that found its device gone has not failed by that: the process ends instead, and the worker lets its
+        jobs go on in another one.
+        """
+        if isinstance(output, Failed) and output.code == DeviceLostError.code:
+            self._leave()
         with self._lock:
             if key not in self._open:
                 return
@@ -58,14 +67,24 @@ class Writer:
         while True:
             self._there.wait()
             self._there.clear()
+            try:
+                self._send()
+            except OSError:
+                os._exit(0)
+
+    def _send(self) -> None:
+        with self._sending:
             gathered = []
             while self._outputs:
                 gathered.append(self._outputs.popleft())
             if gathered:
-                try:
-                    frames.send(self._pipe, frames.out_frame(gathered))
-                except OSError:
-                    os._exit(0)
+                frames.send(self._pipe, frames.out_frame(gathered))
+
+    def _leave(self) -> None:
+        logger.critical("the device is lost; ending the engine's process")
+        with contextlib.suppress(OSError):
+            self._send()
+        os._exit(EXIT_BROKEN)
 
 
 def describe(error: BaseException) -> str:
@@ -83,7 +102,8 @@ def _start(engine: Engine, writer: Writer, frame: frames.Frame, blobs: list[byte
         writer.emit(key, Failed(code=error.code, message=error.message))
     except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
         logger.error("starting a job failed: %s", describe(error))
-        writer.emit(key, Failed(code=EngineError.code, message=f"the engine raised {type(error).__name__}"))
+        told = as_engine_error(error)
+        writer.emit(key, Failed(code=told.code, message=told.message))
 
 
 def serve(pipe: Connection) -> int:

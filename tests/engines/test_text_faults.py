@@ -14,6 +14,7 @@ from ccs_workers.engines.protocol import Done, Failed
 from ccs_workers.engines.text import TextEngine
 from ccs_workers.engines.text.engine import EXIT_BROKEN
 from ccs_workers.engines.text.loader import load_model
+from ccs_workers.engines.text.packing import PackedLinear
 from tests.engines.tiny import CHAT, END_ID, Collector, build, spec_of
 
 pytestmark = pytest.mark.engines
@@ -245,6 +246,39 @@ def test_models_loaded_by_several_threads_at_once_are_whole(folder, tmp_path):
     assert len(found) == 12
     assert all(torch.equal(logits, expected[which]) for which, logits in found)
     assert PreTrainedModel.tie_weights is tie_weights
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_packed_weights_give_the_same_scores(tmp_path, kind):
+    spec = spec_of(build(kind, tmp_path))
+    plain, packed = load_model(spec), load_model(spec, packed=True)
+    assert isinstance(packed.model.lm_head, PackedLinear)
+    tokens = torch.arange(40)[None]
+    with torch.inference_mode():
+        expected, found = plain.model(tokens).logits, packed.model(tokens).logits
+    assert torch.allclose(found, expected, rtol=1e-4, atol=1e-4)
+    # A tied weight is there twice: once as the embedding, once packed.
+    tied = plain.model.lm_head.weight.numel() * 4 if plain.model.config.tie_word_embeddings else 0
+    assert packed.weights_bytes == plain.weights_bytes + tied
+
+
+@pytest.mark.parametrize("fault", ["raises", "other scores"])
+def test_a_model_that_packing_changes_is_served_plain(folder, monkeypatch, caplog, fault):
+    def forward(self, rows):
+        if fault == "raises":
+            raise AttributeError("weight")
+        return rows.new_zeros(*rows.shape[:-1], self.out_features)
+
+    monkeypatch.setattr(PackedLinear, "forward", forward)
+    loaded = load_model(spec_of(folder), packed=True)
+    assert not any(isinstance(module, PackedLinear) for module in loaded.model.modules())
+    assert loaded.weights_bytes == load_model(spec_of(folder)).weights_bytes
+    assert "stay unpacked" in caplog.text
+
+
+def test_half_precision_is_never_packed(folder):
+    loaded = load_model(spec_of(folder, dtype="bfloat16"), packed=True)
+    assert not any(isinstance(module, PackedLinear) for module in loaded.model.modules())
 
 
 def test_half_precision_says_that_it_is_not_reproducible(folder):

@@ -96,9 +96,9 @@ def test_the_sample_clip_is_heard_word_by_word(engine, outputs):
     assert done.usage.audio_s == 7.1
     assert done.usage.completion_tokens > 20
     assert done.data == {"audio_s": 7.1, "windows": 1, "no_speech": False}
-    assert outputs.progress("clip") == [
-        {"window": 1, "windows": 1, "start_s": 0.0, "end_s": 7.1, "no_speech": False}
-    ]
+    place = {"window": 1, "windows": 1, "start_s": 0.0, "end_s": 7.1, "no_speech": False}
+    heard = {"tokens": done.usage.completion_tokens, "text_end": len(outputs.text("clip"))}
+    assert outputs.progress("clip") == [place | heard]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Group
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ccs_broker.client import QueueReport, WorkerInfo
 
 __all__ = ["queues_command", "workers_command"]
+
+_STYLES: Final = {"ready": "green", "stalled": "red"}
 
 _watch = click.option(
     "--watch",
@@ -117,7 +119,7 @@ def _row(name: str, report: Mapping[str, Any]) -> tuple[str | Text, ...]:
     ]
     return (
         name,
-        Text(printable(state), style="green" if state == "ready" else "yellow"),
+        Text(printable(state), style=_STYLES.get(state, "yellow")),
         ", ".join(map(str, report.get("modalities", ()))),
         f"{report.get('busy', '?')}/{report.get('slots', '?')}",
         "\n".join(models),

@@ -97,3 +97,8 @@ class WorkerInfo:
     #: Seconds for which it counts as alive without another report.
     alive_for_s: float
     report: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def state(self) -> str:
+        """``loading``, ``ready``, ``draining`` or ``stalled``; ``?`` if its report doesn't say."""
+        return str(self.report.get("state", "?"))

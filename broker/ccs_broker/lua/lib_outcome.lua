@@ -2,6 +2,7 @@
 --   ccs:job:<id>           hash    state, outcome, end; msg and job are dropped with the outcome
 --   ccs:log:<id>           stream  gets the terminal event, then a TTL
 --   ccs:expiry             zset    the id leaves it
+--   ccs:quarantined        zset    id by time ms, for those quarantined: their payload and media stay as well
 --   ccs:refs:<sha>         set     the id leaves it; without users left the blob gets a short TTL
 --   celery-task-meta-<id>  string  Celery's result, where the job came through Celery
 --
@@ -19,12 +20,19 @@ local function end_job(id, state, attempt, now_ms, outcome, event, ttl, celery)
   local key = 'ccs:job:' .. id
   local old = redis.call('HMGET', key, 'blobs', 'celery')
   redis.call('ZREM', 'ccs:expiry', id)
-  redis.call('HDEL', key, 'msg', 'job', 'blobs')
+  if state == 'quarantined' then
+    redis.call('HDEL', key, 'msg')
+    redis.call('ZADD', 'ccs:quarantined', whole(now_ms), id)
+    redis.call('ZREMRANGEBYSCORE', 'ccs:quarantined', '-inf', whole(now_ms - 1000 * tonumber(ttl[1])))
+    redis.call('EXPIRE', 'ccs:quarantined', ttl[1])
+  else
+    redis.call('HDEL', key, 'msg', 'job', 'blobs')
+    drop_blobs(id, old[1], ttl[3])
+  end
   redis.call('HSET', key, 'state', state, 'outcome', outcome, 'end', whole(now_ms))
   append_event(id, state, attempt, now_ms, '', event, '')
   redis.call('EXPIRE', key, ttl[1])
   redis.call('EXPIRE', 'ccs:log:' .. id, ttl[2])
-  drop_blobs(id, old[1], ttl[3])
   if old[2] and celery ~= '' then
     local meta = 'celery-task-meta-' .. id
     redis.call('SET', meta, celery, 'EX', ttl[1])

@@ -98,7 +98,9 @@ class QoS(kombu_redis.QoS):
             self._delivered.pop(tag)
         for key in CLAIMS.take_unstarted(keys):
             CLAIMS.settle(key, self.channel.ledger, "release")
-        super().restore_unacked(client)
+        if self._delivered:
+            # Of queues that aren't ours. Without any, Kombu would still connect, which a closed channel can't.
+            super().restore_unacked(client)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
         """Leases do this; see the housekeeper."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ccs_broker.contract import Usage
 from ccs_broker.errors import ContextTooLongError, EngineError
-from ccs_workers.engines.batching import as_engine_error
+from ccs_workers.engines.faults import as_engine_error
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Failed, Progress, Resume
 from ccs_workers.engines.simulated.faults import Faults
 from ccs_workers.engines.simulated.options import SimulatedOptions

@@ -24,11 +24,10 @@ from ccs_broker.errors import (
     CcsError,
     ConfigurationError,
     ContextTooLongError,
-    EngineError,
     EngineLostError,
     InternalError,
-    OutOfMemoryError,
 )
+from ccs_workers.engines.faults import EXIT_BROKEN, as_engine_error
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
 from ccs_workers.engines.text.loader import LoadedModel, load_model
 from ccs_workers.engines.text.loop import DecodeLoop
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Exit status of a process whose engine can't go on.
-EXIT_BROKEN: Final = 70
 #: Crashes without a token between them, after which the fault isn't a job's.
 _MOST_BARREN_CRASHES: Final = 4
 _KV_TOKENS_PER_JOB: Final = 512
@@ -78,7 +75,7 @@ class TextEngine:
         """Load model and tokenizer, reserve the keys' and values' room and start the loop."""
         began = time.monotonic()
         torch.set_num_threads(self._options.torch_threads)
-        self._loaded = load_model(self._spec)
+        self._loaded = load_model(self._spec, packed=self._options.packed_weights)
         self._vocabulary = Vocabulary(self._loaded.tokenizer, self._options, self._spec.alias)
         self._context_tokens, self._kv_tokens = _sizes(self._spec, self._options, self._loaded)
         try:
@@ -231,7 +228,7 @@ class TextEngine:
         logger.error("the decode loop crashed with %d jobs: %s", len(self._roster), _where(error))
         self._barren_crashes += 1
         for request in self._roster.crashed():
-            self._fail(request, _public(error))
+            self._fail(request, as_engine_error(error))
 
     def _revive(self) -> bool:
         """Build a new loop; return whether the device still works."""
@@ -259,14 +256,6 @@ def _sizes(spec: ModelSpec, options: TextOptions, loaded: LoadedModel) -> tuple[
         options.max_batch * _KV_TOKENS_PER_JOB, min(context, _LARGEST_DEFAULT_CONTEXT)
     )
     return min(context, kv_tokens), kv_tokens
-
-
-def _public(error: Exception | None) -> CcsError:
-    """Return what a job is told of a crash: the kind alone, as its text could hold anything."""
-    # The CPU's allocator has no exception of its own.
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
-        return OutOfMemoryError("the device could not hold the job")
-    return EngineError(f"the model raised {type(error).__name__}")
 
 
 def _where(error: Exception | None) -> str:

@@ -29,6 +29,8 @@ class TextOptions:
     #: Most tokens of one forward pass; longer prompts are read in pieces, between which the others go on.
     #: None: 4 per job of a batch on a CPU, where more only makes the others wait, and 1024 elsewhere.
     step_tokens: int | None = None
+    #: On a CPU in fp32: whether to keep weights in oneDNN's layout; see ``packing``.
+    packed_weights: bool = True
     #: Whether to wrap prompts in the tokenizer's chat template, where it has one.
     chat: bool = True
     #: System message of the chat.
@@ -64,7 +66,7 @@ class TextOptions:
 
 
 def _fault(name: str, value: JsonValue) -> str | None:
-    if name == "chat":
+    if name in {"chat", "packed_weights"}:
         return None if isinstance(value, bool) else "true or false"
     if name == "system":
         return None if isinstance(value, str) and value else "a text that is not empty"

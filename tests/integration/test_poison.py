@@ -1,0 +1,125 @@
+"""Jobs that kill what runs them: alone at last, then quarantined; innocent ones go on and the worker lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from ccs_broker import Client
+from tests.helpers import wait_until
+from tests.workers import RunningWorker, worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.chaos
+
+MODELS = """
+[models.sim]
+modality = "text"
+engine = "simulated"
+tokens_per_second = 20
+crash_on = "POISON"
+crash_after_tokens = {after}
+hang_on = "HANG"
+raise_on = "RAISE"
+raise_kind = "{kind}"
+"""
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url) as found:
+        yield found
+
+
+def models(tmp_path: Path, *, after: int = 0, kind: str = "device") -> Path:
+    path = tmp_path / "models.toml"
+    path.write_text(MODELS.format(after=after, kind=kind))
+    return path
+
+
+def check_streams(client: Client, ids: list[str]) -> None:
+    for job_id in ids:
+        events = list(client.job(job_id).stream(timeout=5))
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert sum(event.terminal for event in events) == 1
+
+
+def test_a_poison_job_is_quarantined_and_its_neighbors_go_on(
+    client: Client, redis_url: str, tmp_path: Path
+) -> None:
+    with worker(redis_url, models(tmp_path, after=3), slots=4) as running:
+        good = [client.submit("text", prompt=str(n), max_new_tokens=25, seed=n) for n in range(3)]
+        wait_until(lambda: all(job.status().state == "running" for job in good), 10)
+        bad = client.submit("text", prompt="POISON", max_new_tokens=20)
+        outcome = bad.result(timeout=60)
+        assert outcome.state == "quarantined"
+        assert outcome.error is not None
+        assert "signal 9" in outcome.error.message
+        assert "3 times" in outcome.error.message
+        assert outcome.text.split().__len__() == 3
+        results = [job.result(timeout=60) for job in good]
+        assert all(result.ok and len(result.text.split()) == 25 for result in results)
+        again = [
+            client.submit("text", prompt=str(n), max_new_tokens=25, seed=n).result(timeout=30)
+            for n in range(3)
+        ]
+        assert [result.text for result in results] == [result.text for result in again]
+        check_streams(client, [bad.id, *(job.id for job in good)])
+        assert running.process.poll() is None
+
+
+def test_a_lost_device_replaces_the_engine_and_ends_the_guilty_job_alone(
+    client: Client, redis_url: str, tmp_path: Path
+) -> None:
+    with worker(redis_url, models(tmp_path), slots=4) as running:
+        bad = client.submit("text", prompt="RAISE", max_new_tokens=5)
+        good = [client.submit("text", prompt=str(n), max_new_tokens=5) for n in range(20)]
+        assert bad.result(timeout=60).state == "quarantined"
+        assert all(job.result(timeout=60).ok for job in good)
+        check_streams(client, [bad.id, *(job.id for job in good)])
+        assert running.process.poll() is None
+
+
+@pytest.mark.parametrize(("kind", "code"), [("memory", "OUT_OF_MEMORY"), ("unknown", "ENGINE_FAILED")])
+def test_an_error_of_one_job_fails_that_job_alone(
+    client: Client, redis_url: str, tmp_path: Path, kind: str, code: str
+) -> None:
+    with worker(redis_url, models(tmp_path, kind=kind), slots=4):
+        mate = client.submit("text", prompt="mate", max_new_tokens=20)
+        outcome = client.submit("text", prompt="RAISE", max_new_tokens=5).result(timeout=20)
+        assert (outcome.state, outcome.error.code if outcome.error else "") == ("failed", code)
+        assert mate.result(timeout=20).ok
+        assert [event.kind for event in mate.stream()].count("resumed") == 0
+
+
+def test_a_step_that_hangs_is_ended_by_replacing_the_engine(
+    client: Client, redis_url: str, tmp_path: Path
+) -> None:
+    with worker(redis_url, models(tmp_path), slots=2) as running:
+        mate = client.submit("text", prompt="mate", max_new_tokens=30, seed=1)
+        hung = client.submit("text", prompt="HANG", max_new_tokens=5, max_runtime_s=1.0)
+        outcome = hung.result(timeout=20)
+        assert (outcome.state, outcome.error.code if outcome.error else "") == ("expired", "RUNTIME_EXCEEDED")
+        assert mate.result(timeout=20).ok
+        check_streams(client, [mate.id, hung.id])
+        assert running.process.poll() is None
+
+
+def test_a_cancelled_hung_job_frees_its_slot(client: Client, redis_url: str, tmp_path: Path) -> None:
+    with worker(redis_url, models(tmp_path), slots=1) as running:
+        hung = client.submit("text", prompt="HANG", max_new_tokens=5)
+        wait_until(lambda: hung.status().state == "running", 10)
+        assert hung.cancel() == "cancelling"
+        assert hung.result(timeout=20).state == "cancelled"
+        assert client.submit("text", prompt="next", max_new_tokens=2).result(timeout=20).ok
+        assert slots_in_use(running, redis_url) == 0
+
+
+def slots_in_use(running: RunningWorker, redis_url: str) -> int:
+    with redis.Redis.from_url(redis_url) as raw:
+        return wait_until(lambda: int(running.report(raw)["busy"] == 0), 10) - 1
