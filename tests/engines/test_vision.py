@@ -256,16 +256,22 @@ def test_cancel_takes_effect_between_lines(engine, outputs):
     assert outputs.text("mate") == NOTICE[0]
 
 
-def test_a_large_picture_costs_a_bounded_amount_of_memory(engine, outputs):
-    read(engine, outputs, picture(page(NOTICE[:1])))
-    outputs.all.clear()
+def test_large_pictures_leave_nothing_behind(engine, outputs):
+    """What one costs at its peak is bounded by the decoder's own tests; here, that it isn't added up."""
+    large = picture(Image.new("L", (9_000, 5_500), 255))
     process = psutil.Process()
-    before = process.memory_info().rss
     peaks = []
     outputs.hook = lambda key, output: peaks.append(process.memory_info().rss)
-    read(engine, outputs, picture(Image.new("L", (9_000, 5_500), 255)))
-    # 49.5 million pixels are 150 MB as RGB; what is worked on is 50 MB at most.
-    assert max(peaks) - before < 120e6
+
+    def read_three() -> int:
+        for _ in range(3):
+            outputs.all.clear()
+            read(engine, outputs, large)
+        return max(peaks)
+
+    # The allocator takes a picture or two to settle. Each is 50 million pixels: 150 MB as RGB.
+    settled = read_three()
+    assert read_three() - settled < 75e6
 
 
 def test_only_the_tasks_asked_for_are_loaded_and_run(models_dir, outputs):
