@@ -86,10 +86,10 @@ class Feed:
 
 
 class Bare:
-    """The batching manager by itself, with the engine's sizes, fed with token ids in one process."""
+    """The batching manager by itself, with the engine's weights and sizes, fed with token ids in one process."""
 
     def __init__(self, spec: ModelSpec, options: TextOptions) -> None:
-        loaded = load_model(spec)
+        loaded = load_model(spec, packed=options.packed_weights)
         self._ends = sorted(loaded.end_ids)
         self._vocabulary = Vocabulary(loaded.tokenizer, options, spec.alias)
         self.manager = loaded.model.init_continuous_batching(

@@ -20,10 +20,13 @@ SLOTS_VARIABLE: Final = "CCS_SLOTS"
 LEASE_VARIABLE: Final = "CCS_LEASE_S"
 SWEEP_VARIABLE: Final = "CCS_SWEEP_S"
 DRAIN_VARIABLE: Final = "CCS_DRAIN_S"
+STALL_VARIABLE: Final = "CCS_STALL_S"
+EVICTION_VARIABLE: Final = "CCS_ALLOW_EVICTION"
 
 ALLOCATIONS: Final = ("dynamic", "static")
 DEFAULT_SLOTS: Final = 16
 MAX_SLOTS: Final = 4096
+DEFAULT_STALL_S: Final = 30.0
 #: Bounds of every time that can be set, in seconds.
 SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 3600.0
@@ -50,6 +53,13 @@ class WorkerSettings:
     #: Seconds between two reports of a living worker, and after which a silent one counts as gone.
     report_every_s: float = 2.0
     report_ttl_s: float = 10.0
+    #: Seconds for which jobs may wait beside free slots before the worker calls itself stalled.
+    stall_s: float = DEFAULT_STALL_S
+    #: Start although the server may evict jobs and results.
+    allow_eviction: bool = False
+    #: Where the health endpoint listens; no port: nowhere.
+    health_host: str = "127.0.0.1"
+    health_port: int | None = None
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
 
 
@@ -105,6 +115,28 @@ def ledger_settings_from_environment(environ: Mapping[str, str] | None = None) -
     )
 
 
+def allows_eviction(environ: Mapping[str, str] | None = None) -> bool:
+    """True if a server that may evict is taken all the same.
+
+    Raises:
+        ConfigurationError: the variable is neither 0 nor 1.
+    """
+    found = (os.environ if environ is None else environ).get(EVICTION_VARIABLE) or "0"
+    if found not in {"0", "1"}:
+        raise ConfigurationError(f"{EVICTION_VARIABLE} must be 0 or 1, not {found!r}")
+    return found == "1"
+
+
+def stall_seconds(environ: Mapping[str, str] | None = None) -> float:
+    """Seconds after which a worker that could claim and doesn't calls itself stalled.
+
+    Raises:
+        ConfigurationError: the value is wrong.
+    """
+    found = (os.environ if environ is None else environ).get(STALL_VARIABLE)
+    return _seconds(found, STALL_VARIABLE) if found else DEFAULT_STALL_S
+
+
 def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Settings for ``celery -A ccs_workers ...``, which has no options of ours.
 
@@ -119,6 +151,8 @@ def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -
         modalities=parse_modalities(modalities) if modalities else (),
         slots=parse_slots(found.get(SLOTS_VARIABLE, str(DEFAULT_SLOTS))),
         drain_s=_seconds(drain, DRAIN_VARIABLE) if (drain := found.get(DRAIN_VARIABLE)) else 0.0,
+        stall_s=stall_seconds(found),
+        allow_eviction=allows_eviction(found),
         ledger=ledger_settings_from_environment(found),
     )
 

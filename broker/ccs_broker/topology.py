@@ -49,6 +49,8 @@ BLOB_REFS: Final = "ccs:refs:"
 MODELS: Final = "ccs:models:"
 WORKER: Final = "ccs:worker:"
 IDEMPOTENCY: Final = "ccs:idem:"
+#: In the place of a tenant, whose name can't begin like this: the key of a replay, followed by the old id.
+REPLAY: Final = IDEMPOTENCY + "~replay:"
 DELAYED: Final = "ccs:delayed"
 EXPIRY: Final = "ccs:expiry"
 RUNNING: Final = "ccs:running"

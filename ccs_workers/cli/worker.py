@@ -87,6 +87,14 @@ capacity_options = with_options(
     show_default=True,
     help="Time that running jobs have to end at shutdown, before another worker continues them.",
 )
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Serve /healthz and /readyz there; 0 takes a free port and logs it.",
+)
+@click.option(
+    "--health-host", default="127.0.0.1", show_default=True, help="The address for that; it has no login."
+)
 @click.option("--log-level", type=click.Choice(_LOG_LEVELS), default="info", show_default=True)
 @with_options(url_option, json_option)
 @click.argument("extra", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")

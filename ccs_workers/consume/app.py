@@ -17,6 +17,7 @@ from ccs_broker.errors import CcsError
 from ccs_broker.ledger import Ledger
 from ccs_broker.transport import ATTEMPT_HEADER, CLAIMS, RUN_TASK, celery_settings
 from ccs_workers.consume.runtime import Runtime, serving
+from ccs_workers.consume.server_check import require_no_eviction
 from ccs_workers.consume.task import ContainedTask, RunnerSlot, register_run
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def _engines_step(settings: WorkerSettings, slot: RunnerSlot) -> type[bootsteps.
                 Redis.from_url(settings.url, socket_timeout=5.0, socket_connect_timeout=5.0), settings.ledger
             )
             try:
+                require_no_eviction(ledger.redis, allowed=settings.allow_eviction)
                 self.runtime = Runtime(settings, ledger, worker.hostname)
                 self.runtime.load()
             except CcsError as error:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["CONSUMING", "Consuming", "Pulse", "State", "Verdict"]
 
@@ -33,25 +35,29 @@ class Consuming:
     """Whether Celery's consumer has its connection and its loop runs; set by it, read by any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._on = False
         self._why = "not connected yet"
+        self.has_begun = False
+        #: Called after each change.
+        self.on_change: Callable[[], None] | None = None
 
     def begin(self) -> None:
         """The loop runs."""
-        with self._lock:
-            self._on, self._why = True, ""
+        self.has_begun = True
+        self._tell("")
 
     def end(self, why: str) -> None:
-        """The connection is gone, or was never there."""
-        with self._lock:
-            self._on, self._why = False, why
+        """The connection is gone, or could not be had."""
+        self._tell(why)
+
+    def _tell(self, why: str) -> None:
+        self._why = why
+        if self.on_change is not None:
+            self.on_change()
 
     @property
     def trouble(self) -> str:
         """Empty while it consumes, else why not."""
-        with self._lock:
-            return self._why
+        return self._why
 
 
 #: One process is one worker; Celery builds its consumer itself and offers no other seam.
@@ -88,5 +94,7 @@ class Pulse:
         if why := self._consuming.trouble:
             return f"the consumer has no connection ({why})"
         if self._idle_since is not None and time.monotonic() - self._idle_since >= self._stall_s:
-            return f"{self._waiting} jobs wait, slots are free, and nothing was claimed for {self._stall_s:g} s"
+            return (
+                f"{self._waiting} jobs wait, slots are free, and nothing was claimed for {self._stall_s:g} s"
+            )
         return ""

@@ -1,4 +1,4 @@
-"""Tells the fleet that this worker lives: what it serves, how busy it is, how far its engines are."""
+"""Tells the fleet that this worker is able to consume: what it serves, how busy it is, how far its engines are."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import logging
 import os
 import platform
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from ccs_broker import topology
+from ccs_broker.ledger.faults import fault_word
 from ccs_workers import __version__
+from ccs_workers.consume.pulse import CONSUMING, Pulse, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
     from ccs_workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
+
+#: Seconds beyond the report's own interval after which a server that hasn't answered counts as away.
+_SILENCE_S: Final = 6.0
 
 
 class Reporter:
@@ -38,12 +45,16 @@ class Reporter:
         self._ledger = ledger
         self._claims: ClaimTable | None = None
         self._ready = False
+        self._pulse = Pulse(CONSUMING, settings.stall_s)
+        self._away = ""
+        self._answered = time.monotonic()
         self._wake = threading.Event()
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="ccs-report", daemon=True)
 
     def start(self) -> None:
         """Begin to report, as a worker that is still loading."""
+        CONSUMING.on_change = self.wake
         self._thread.start()
 
     def ready(self, claims: ClaimTable) -> None:
@@ -51,6 +62,29 @@ class Reporter:
         self._claims = claims
         self._ready = True
         self._wake.set()
+
+    def wake(self) -> None:
+        """Report at once: something has changed."""
+        self._wake.set()
+
+    @property
+    def server_trouble(self) -> str:
+        """Empty while the server takes this worker's reports, else what is wrong."""
+        silent_s = time.monotonic() - self._answered
+        if self._away:
+            return f"the server takes no reports ({self._away})"
+        if silent_s > self._settings.report_every_s + _SILENCE_S:
+            return f"the server has not answered for {silent_s:.0f} s"
+        return ""
+
+    def verdict(self) -> Verdict:
+        """What this worker is to the fleet now. From any thread."""
+        if not self._ready or self._claims is None or not CONSUMING.has_begun:
+            return Verdict(State.LOADING)
+        if self._claims.closed:
+            return Verdict(State.DRAINING)
+        trouble = self._pulse.trouble
+        return Verdict(State.STALLED, trouble) if trouble else Verdict(State.READY)
 
     def stop(self) -> None:
         """Sign off."""
@@ -63,7 +97,9 @@ class Reporter:
             logger.debug("could not sign off; the report's TTL does it")
 
     def _run(self) -> None:
+        said = State.LOADING
         while not self._stop:
+            said = self._look(said)
             states = self._engines.states
             served = [(spec.modality.value, spec.alias) for spec in self._models.specs if self._ready]
             call = self._ledger.calls.report(
@@ -71,18 +107,43 @@ class Reporter:
             )
             try:
                 self._ledger.run(call)
+                self._away, self._answered = "", time.monotonic()
             except (RedisError, OSError) as error:
-                logger.debug("report not written: %s", type(error).__name__)
+                self._away = fault_word(error)
+                logger.debug("report not written: %s", self._away)
             self._wake.wait(self._settings.report_every_s)
             self._wake.clear()
 
+    def _look(self, said: State) -> State:
+        """Take a sample of the queues; log when that turns the worker stalled, or well again."""
+        claims = self._claims
+        if claims is not None:
+            try:
+                waiting = self._waiting_beside_free_slots(claims)
+            except (RedisError, OSError):
+                waiting = 0
+            self._pulse.look(waiting=waiting, silent_s=claims.silent_s)
+        verdict = self.verdict()
+        # The consumer itself logs what its connection does.
+        if verdict.state is State.STALLED and said is not State.STALLED and not CONSUMING.trouble:
+            logger.error("this worker is stalled: %s", verdict.reason)
+        return verdict.state
+
+    def _waiting_beside_free_slots(self, claims: ClaimTable) -> int:
+        queues = {topology.queue_of(spec.modality) for spec in self._models.specs}
+        free = [queue for queue in queues if claims.has_slot() and claims.has_room(queue)]
+        lengths = [self._ledger.redis.llen(topology.tickets_of(queue)) for queue in free]
+        return sum(lengths)
+
     def _report(self, states: Mapping[str, str]) -> dict[str, object]:
         busy = self._claims.busy() if self._claims else 0
+        verdict = self.verdict()
         loaded = {handle.spec.alias: handle for handle in self._engines.handles()}
         return {
             "v": 1,
             "name": self._name,
-            "state": "ready" if self._ready else "loading",
+            "state": verdict.state.value,
+            **({"reason": verdict.reason} if verdict.reason else {}),
             "host": platform.node(),
             "pid": os.getpid(),
             "version": __version__,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ccs_broker import topology
 from ccs_broker.errors import ConfigurationError, NotFoundError
 from ccs_broker.transport import CLAIMS, WorkerProfile
+from ccs_workers.consume.health import Health
 from ccs_workers.consume.report import Reporter
 from ccs_workers.executor.pool import EnginePool
 from ccs_workers.executor.runner import Runner
@@ -74,6 +75,7 @@ class Runtime:
         self.engines = EnginePool(self.models, publisher, settings.device)
         self.runner = Runner(ledger, CLAIMS, self.engines, publisher, name)
         self.reporter = Reporter(name, settings, self.models, self.engines, ledger)
+        self._health: Health | None = None
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
@@ -84,8 +86,11 @@ class Runtime:
         """Load the default model of every modality, one after another; others load with their first job.
 
         Raises:
-            ConfigurationError, EngineError: a model can't be loaded.
+            ConfigurationError: the health endpoint can't listen there, or a model can't be loaded.
+            EngineError: a model can't be loaded.
         """
+        if self._settings.health_port is not None:
+            self._health = Health(self.reporter, self._settings.health_host, self._settings.health_port)
         self.reporter.start()
         for modality in self.modalities:
             spec = self.models.default_for(modality)
@@ -109,6 +114,7 @@ class Runtime:
         Called again, it hands back at once: a second signal is faster, never lossier.
         """
         CLAIMS.close()
+        self.reporter.wake()
         drain_s = 0.0 if self._draining else self._settings.drain_s
         self._draining = True
         threading.Thread(target=self._hand_back, args=(drain_s,), name="ccs-drain", daemon=True).start()
@@ -134,4 +140,6 @@ class Runtime:
         while CLAIMS.busy():
             time.sleep(_DRAIN_POLL_S)
         self.reporter.stop()
+        if self._health is not None:
+            self._health.stop()
         self.engines.close()

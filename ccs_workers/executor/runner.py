@@ -206,7 +206,9 @@ class Runner:
             except (RedisError, OSError) as error:
                 if not is_transient(error):
                     logger.error("the server refuses what a job needs (%s)", fault_word(error))
-                    raise InternalError(f"the server refuses what the job needs ({fault_word(error)})") from None
+                    raise InternalError(
+                        f"the server refuses what the job needs ({fault_word(error)})"
+                    ) from None
                 if time.monotonic() > give_up:
                     logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
                     raise LeaseLostError("the server stayed away") from error

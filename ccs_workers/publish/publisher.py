@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from redis.exceptions import RedisError
 
 from ccs_broker.contract import EventKind
+from ccs_broker.errors import InternalError
 from ccs_broker.ledger import Append
+from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
 
 if TYPE_CHECKING:
@@ -65,7 +67,10 @@ class Publisher:
                 runs[key].finish(output)
 
     def _write(self, steps: Sequence[tuple[JobRun, list[Append]]]) -> None:
-        """Append, again and again while the server is away: the script skips what it has written before."""
+        """Append, again and again while the server is away: the script skips what it has written before.
+
+        Meanwhile the engine's pipe fills, and the engine waits: no more than that lies in memory.
+        """
         give_up = time.monotonic() + GIVE_UP_AFTER_S
         while steps:
             steps = self._try_write(steps)
@@ -93,16 +98,27 @@ class Publisher:
         ]
         try:
             replies = self._ledger.run_many(calls)
-        except (RedisError, OSError):
-            return steps
+        except (RedisError, OSError) as error:
+            replies = [error] * len(calls)
         again = []
         for (run, events), reply in zip(steps, replies, strict=True):
             if isinstance(reply, Exception):
-                again.append((run, events))
+                if is_transient(reply):
+                    again.append((run, events))
+                else:
+                    self._refused(run, reply)
             else:
                 state, seq = self._ledger.calls.read_append(reply)
                 run.applied(state, seq, output=_output(events))
         return again
+
+    def _refused(self, run: JobRun, error: Exception) -> None:
+        """End an attempt whose events the server will never take, and let its engine stop."""
+        word = fault_word(error)
+        logger.error("job %s fails: the server refuses its events (%s)", run.job_id, word)
+        self.forget(run)
+        run.finish(Failed(code=InternalError.code, message=f"the server refuses the job's events ({word})"))
+        run.notice("cancelling")
 
 
 def _output(events: Sequence[Append]) -> bool:

@@ -175,7 +175,7 @@ def test_a_job_whose_workers_are_lost_time_and_again_is_quarantined(
         raw.hset(f"ccs:job:{job.id}", mapping={"losses": 19, "state": "running", "attempt": 19})
         raw.zrem("ccs:waiting:ccs.text", job.id)
         raw.zadd("ccs:running", {f"{job.id}|19": 1})
-        with worker(redis_url, simulated_models(tmp_path)):
+        with worker(redis_url, simulated_models(tmp_path), environment=LEASE):
             outcome = job.result(timeout=20)
             assert (outcome.state, outcome.error.code if outcome.error else "") == (
                 "quarantined",

@@ -72,7 +72,8 @@ class ClientCore:
     """The plans of one client; holds no state between them."""
 
     def __init__(self, settings: LedgerSettings, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._calls = LedgerCalls(settings)
+        #: The ledger's scripts under this client's settings.
+        self.calls = LedgerCalls(settings)
         self._limits = limits
 
     def prepare(self, modality: Modality | str, options: Mapping[str, object]) -> Submission:
@@ -135,7 +136,7 @@ class ClientCore:
         Raises:
             NotFoundError: there is no such job.
         """
-        (reply,) = yield from self._run((self._calls.cancel(job_id),))
+        (reply,) = yield from run_calls((self.calls.cancel(job_id),))
         state = text(checked(reply))
         if state == "missing":
             raise unknown_job(job_id)
@@ -143,8 +144,8 @@ class ClientCore:
 
     def _publish(self, submissions: Sequence[Submission]) -> Asking[list[str | CcsError]]:
         uploads = [put_blob(sha, data) for each in submissions for sha, data in each.blobs.items()]
-        calls = [self._calls.publish(each.entry) for each in submissions]
-        replies = yield from self._run(calls, uploads)
+        calls = [self.calls.publish(each.entry) for each in submissions]
+        replies = yield from run_calls(calls, uploads)
         found = [self._accepted(each.entry, reply) for each, reply in zip(submissions, replies, strict=True)]
         if uploads:
             yield from self._repair(submissions, found)
@@ -158,36 +159,37 @@ class ClientCore:
         if not gone:
             return
         uploads = [put_blob(sha, data) for i in gone for sha, data in submissions[i].blobs.items()]
-        replies = yield from self._run([self._calls.publish(submissions[i].entry) for i in gone], uploads)
+        replies = yield from run_calls([self.calls.publish(submissions[i].entry) for i in gone], uploads)
         for i, reply in zip(gone, replies, strict=True):
             found[i] = self._accepted(submissions[i].entry, reply)
 
     def _accepted(self, entry: Entry, reply: object) -> str | CcsError:
         if isinstance(reply, ResponseError):
             return refusal(reply)
-        published = self._calls.read_publish(reply)
+        published = self.calls.read_publish(reply)
         if published.status in (PublishStatus.OK, PublishStatus.SAME):
             return published.id
         return _refused(entry, published)
 
-    def _run(self, calls: Sequence[Call], before: Sequence[Command] = ()) -> Asking[list[object]]:
-        """Run scripts behind some commands in one round trip, one more if the server has lost a script.
 
-        Gives the replies of the scripts, error replies among them.
-        """
-        replies = yield Ask((*before, *(call.evalsha() for call in calls)))
-        for reply in replies[: len(before)]:
-            checked(reply)
-        replies = replies[len(before) :]
-        lost = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
-        if lost:
-            # A script that isn't there did nothing, so running it again repeats nothing.
-            sources = {calls[i].script.source for i in lost}
-            loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
-            repeated = yield Ask((*loads, *(calls[i].evalsha() for i in lost)))
-            for i, reply in zip(lost, repeated[len(loads) :], strict=True):
-                replies[i] = reply
-        return replies
+def run_calls(calls: Sequence[Call], before: Sequence[Command] = ()) -> Asking[list[object]]:
+    """Run scripts behind some commands in one round trip, one more if the server has lost a script.
+
+    Gives the replies of the scripts, error replies among them.
+    """
+    replies = yield Ask((*before, *(call.evalsha() for call in calls)))
+    for reply in replies[: len(before)]:
+        checked(reply)
+    replies = replies[len(before) :]
+    lost = [i for i, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+    if lost:
+        # A script that isn't there did nothing, so running it again repeats nothing.
+        sources = {calls[i].script.source for i in lost}
+        loads: list[Command] = [("SCRIPT", "LOAD", source) for source in sources]
+        repeated = yield Ask((*loads, *(calls[i].evalsha() for i in lost)))
+        for i, reply in zip(lost, repeated[len(loads) :], strict=True):
+            replies[i] = reply
+    return replies
 
 
 def bulk_answer(

@@ -102,3 +102,84 @@ class WorkerInfo:
     def state(self) -> str:
         """``loading``, ``ready``, ``draining`` or ``stalled``; ``?`` if its report doesn't say."""
         return str(self.report.get("state", "?"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadJob:
+    """A quarantined job whose payload is still kept; nothing here comes from its prompt."""
+
+    id: str
+    #: When it was quarantined, in ms since 1970 by the broker's clock.
+    at_ms: int
+    modality: str
+    #: Alias of the model asked for; None: the modality's default.
+    model: str | None
+    #: Empty for a job that was refused when it came in.
+    tenant: str
+    #: Code and message of the error it was quarantined with.
+    code: str
+    message: str
+    attempts: int
+    #: Id of the job that ran its payload again, or None.
+    replayed_as: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A message that could not be understood, without its bytes."""
+
+    #: Place in the list, 0 for the oldest: one that comes later changes no index.
+    index: int
+    queue: str
+    reason: str
+    #: Bytes of the whole message, of which only the first are kept.
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadReport:
+    """Quarantined jobs and dead letters, the newest first."""
+
+    jobs: tuple[DeadJob, ...]
+    letters: tuple[DeadLetter, ...]
+    #: Older ones beyond the limit of the listing.
+    more_jobs: int = 0
+    more_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadJobDetails:
+    """All that is known of a quarantined job; the payload only where it was asked for."""
+
+    job: DeadJob
+    qos: str
+    submitted_ms: int
+    started_ms: int | None
+    worker: str | None
+    #: Workers that were lost under it; engines that died under it, in all without progress, and while it ran alone.
+    losses: int
+    crashes: int
+    crashes_alone: int
+    text_chars: int
+    media: int
+    media_bytes: int
+    #: The job as it was submitted, prompt included.
+    payload: Mapping[str, Any] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterDetails:
+    """A dead letter; its bytes only where they were asked for."""
+
+    letter: DeadLetter
+    #: Bytes that were kept of it.
+    kept_bytes: int
+    raw: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purged:
+    """How much a purge has dropped."""
+
+    jobs: int
+    letters: int

@@ -196,3 +196,13 @@ class LedgerCalls:
         """Put what can't be understood among the dead letters."""
         args = (raw_message, letter, self._settings.dead_letters, _BIRTH_TTL_S)
         return Call(script("dead"), (source or topology.DEAD, topology.DEAD), args)
+
+    def purge(self, job_id: str) -> Call:
+        """Drop the payload and the media of a quarantined job; the reply is 1, or 0 if there was nothing."""
+        keys = (topology.JOB + job_id, topology.QUARANTINED)
+        return Call(script("purge"), keys, (job_id, self._settings.blob_grace_s))
+
+    @staticmethod
+    def replayed(job_id: str, new_id: str) -> Call:
+        """Note which job runs a quarantined one's payload again."""
+        return Call(script("replayed"), (topology.JOB + job_id,), (new_id,))

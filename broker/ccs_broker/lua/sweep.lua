@@ -20,7 +20,7 @@ local requeued, lost, expired, tickets = 0, 0, 0, 0
 
 local expected = redis.call('GET', KEYS[3])
 redis.call('SET', KEYS[3], whole(now_ms + tonumber(ARGV[7])), 'EX', 86400)
-if expected and tonumber(expected) < now_ms then
+if not expected or tonumber(expected) < now_ms then
   local anew = whole(now_ms + tonumber(ARGV[8]))
   local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', anew, 'WITHSCORES', 'LIMIT', 0, 10 * limit)
   for i = 1, #entries, 2 do

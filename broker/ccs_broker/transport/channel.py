@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from ccs_broker import topology
 from ccs_broker.errors import (
@@ -21,6 +21,7 @@ from ccs_broker.errors import (
 )
 from ccs_broker.ledger import ClaimWish, Ledger, NoClaim, NotClaimed, PublishStatus
 from ccs_broker.ledger.calls import text
+from ccs_broker.ledger.faults import is_transient
 from ccs_broker.settings import LedgerSettings
 from ccs_broker.transport.claims import CLAIMS, Key
 from ccs_broker.transport.clients import process_ledger
@@ -132,6 +133,14 @@ class Channel(kombu_redis.Channel):
             settings = LedgerSettings(**self.connection.client.transport_options.get("ledger", {}))
             cached = self.__dict__["_ledger"] = process_ledger(self._connparams(), settings)
         return cached
+
+    def maybe_refresh_binding_expiry(self) -> None:
+        """Tried again in a second anyway; Kombu logs a traceback for each refusal of a server that is full."""
+        try:
+            super().maybe_refresh_binding_expiry()
+        except ResponseError as error:
+            if not is_transient(error):
+                raise
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         if not topology.is_ledger_queue(queue) or "task" not in (message.get("headers") or {}):

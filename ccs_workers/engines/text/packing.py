@@ -16,12 +16,13 @@ _TYPICAL_ROWS: Final = 8
 _BYTES_PER_WEIGHT: Final = 4
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(nn.Module):  # type: ignore[misc]  # untyped base
     """Takes the place of a linear layer; its weight is opaque and can't be trained, moved or saved."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.in_features: int = linear.in_features
+        self.out_features: int = linear.out_features
         self.bias = linear.bias
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _TYPICAL_ROWS)
 
