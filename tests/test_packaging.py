@@ -82,7 +82,7 @@ def test_an_installed_wheel_serves_the_client_without_the_workers_extra(wheel: P
 
 def test_the_base_install_is_light():
     names = {requirement.split(">")[0].split("[")[0] for requirement in PROJECT["dependencies"]}
-    assert names == {"celery", "click", "kombu", "pydantic", "redis", "rich"}
+    assert names == {"celery", "click", "hiredis", "kombu", "pydantic", "redis", "rich"}
 
 
 def test_ranges_in_the_project_and_pins_in_the_constraints():

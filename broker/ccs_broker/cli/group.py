@@ -27,6 +27,7 @@ _BASE: Final = {
     "cancel": "ccs_broker.cli.jobs:cancel_command",
     "queues": "ccs_broker.cli.fleet:queues_command",
     "workers": "ccs_broker.cli.fleet:workers_command",
+    "dead": "ccs_broker.cli.dead:dead_command",
 }
 
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
 from ccs_broker.cli.options import DURATION, json_option, url_option, with_options
-from ccs_broker.cli.output import echo_json, out, plain_value, printable, spinner, state_text
+from ccs_broker.cli.output import echo_json, out, plain_value, print_facts, printable, spinner, state_text
 from ccs_broker.cli.show import show_outcome, show_stream
 from ccs_broker.client import Client
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = ["cancel_command", "result_command", "status_command", "stream_command"]
 
@@ -76,7 +71,7 @@ def status_command(job: str, url: str | None, as_json: bool) -> None:
     if as_json:
         echo_json(status)
     else:
-        _print_facts(status)
+        print_facts(status)
 
 
 @click.command("cancel")
@@ -95,16 +90,3 @@ def cancel_command(job: str, url: str | None, as_json: bool) -> None:
         echo_json({"id": job, "state": state})
     else:
         out().print(Text.assemble(printable(job), " ", state_text(state)))
-
-
-def _print_facts(facts: Mapping[str, object]) -> None:
-    console = out()
-    width = max(map(len, facts))
-    for name, value in facts.items():
-        if value is None or value == "":
-            continue
-        shown = state_text(str(value)) if name == "state" else Text(printable(str(value)))
-        if name.endswith("_ms") and isinstance(value, int):
-            shown = Text(datetime.fromtimestamp(value / 1000, UTC).isoformat(" ", "milliseconds"))
-        label = name.removesuffix("_ms").replace("_", " ")
-        console.print(Text.assemble((f"{label:<{width}}  ", "bold"), shown))

@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
 
@@ -32,10 +33,12 @@ __all__ = [
     "notes",
     "out",
     "plain_value",
+    "print_facts",
     "printable",
     "seconds",
     "spinner",
     "state_text",
+    "utc",
 ]
 
 #: Wide enough that no row of a table in a pipe is ever folded.
@@ -85,6 +88,25 @@ def state_text(state: str) -> Text:
 def seconds(value: float | None) -> str:
     """Seconds for a reader; a dash where it didn't come to that."""
     return "-" if value is None else f"{value:.2f} s"
+
+
+def utc(at_ms: int) -> str:
+    """A time in ms since 1970 for a reader."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds")
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Print names and values, a line each; what is unknown is left out, and a name in ``_ms`` is a time."""
+    console = out()
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        if value is None or value == "":
+            continue
+        shown = state_text(str(value)) if name == "state" else Text(printable(str(value)))
+        if name.endswith("_ms") and isinstance(value, int):
+            shown = Text(utc(value))
+        label = name.removesuffix("_ms").replace("_", " ")
+        console.print(Text.assemble((f"{label:<{width}}  ", "bold"), shown))
 
 
 def spinner(message: str) -> AbstractContextManager[object]:

@@ -1,8 +1,20 @@
-"""The client: submits jobs, follows their streams, and looks at queues and workers."""
+"""The client: submits jobs, follows their streams, looks at queues and workers, and at what was quarantined."""
 
 from ccs_broker.client.aio import AsyncClient, AsyncJobHandle
 from ccs_broker.client.core import BulkJob, SubmitOptions
-from ccs_broker.client.records import JobState, JobStatus, QueueDepth, QueueReport, WorkerInfo
+from ccs_broker.client.records import (
+    DeadJob,
+    DeadJobDetails,
+    DeadLetter,
+    DeadLetterDetails,
+    DeadReport,
+    JobState,
+    JobStatus,
+    Purged,
+    QueueDepth,
+    QueueReport,
+    WorkerInfo,
+)
 from ccs_broker.client.sync import Client, JobHandle
 
 __all__ = [
@@ -10,9 +22,15 @@ __all__ = [
     "AsyncJobHandle",
     "BulkJob",
     "Client",
+    "DeadJob",
+    "DeadJobDetails",
+    "DeadLetter",
+    "DeadLetterDetails",
+    "DeadReport",
     "JobHandle",
     "JobState",
     "JobStatus",
+    "Purged",
     "QueueDepth",
     "QueueReport",
     "SubmitOptions",

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ccs_broker.client import looking
+from ccs_broker.client import dead, looking
 from ccs_broker.client.aio_link import AsyncBell, AsyncLink
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
 from ccs_broker.client.following import JobFollower
@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-    from ccs_broker.client.records import JobState, JobStatus, QueueReport, WorkerInfo
+    from ccs_broker.client.records import (
+        DeadJobDetails,
+        DeadLetterDetails,
+        DeadReport,
+        JobState,
+        JobStatus,
+        Purged,
+        QueueReport,
+        WorkerInfo,
+    )
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
     from ccs_broker.contract.words import Modality
@@ -95,6 +104,30 @@ class AsyncClient:
     async def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that count as alive, and what each reported last."""
         return await self._run(looking.workers())
+
+    async def dead(self, limit: int = dead.DEFAULT_LIMIT) -> DeadReport:
+        """As :meth:`ccs_broker.client.sync.Client.dead`."""
+        return await self._run(dead.listed(limit))
+
+    async def dead_job(self, job_id: str, *, raw: bool = False) -> DeadJobDetails:
+        """As :meth:`ccs_broker.client.sync.Client.dead_job`."""
+        return await self._run(dead.job_details(job_id, raw=raw))
+
+    async def dead_letter(self, index: int, *, raw: bool = False) -> DeadLetterDetails:
+        """As :meth:`ccs_broker.client.sync.Client.dead_letter`."""
+        return await self._run(dead.letter_details(index, raw=raw))
+
+    async def replay(self, job_id: str) -> AsyncJobHandle:
+        """As :meth:`ccs_broker.client.sync.Client.replay`."""
+        return AsyncJobHandle(self, await self._run(dead.replay(self._core, job_id)))
+
+    async def purge(
+        self,
+        jobs: Iterable[str] | Literal["all"] = (),
+        letters: Iterable[int] | Literal["all"] = (),
+    ) -> Purged:
+        """As :meth:`ccs_broker.client.sync.Client.purge`."""
+        return await self._run(dead.purge(self._core, jobs, letters))
 
     async def ping(self) -> float:
         """Seconds of one round trip to the server."""

@@ -73,6 +73,11 @@ def read_record(reply: object) -> JobRecord | None:
     )
 
 
+def read_more(reply: object) -> Sequence[bytes | None]:
+    """The further fields that were asked for with a record, in that order."""
+    return cast("Sequence[bytes | None]", checked(reply))[len(_FIELDS) :]
+
+
 def read_outcome(job_id: str) -> Asking[tuple[JobRecord | None, Outcome | None]]:
     """Ask for a job's record, and its outcome if it has ended.
 
@@ -82,7 +87,7 @@ def read_outcome(job_id: str) -> Asking[tuple[JobRecord | None, Outcome | None]]
     record = read_record(reply)
     if record is None or not record.state.terminal:
         return record, None
-    stored = cast("Sequence[bytes | None]", reply)[len(_FIELDS)]
+    (stored,) = read_more(reply)
     try:
         body = from_json(stored or b"")
         text = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ccs_broker.client import looking
+from ccs_broker.client import dead, looking
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
 from ccs_broker.client.following import JobFollower
 from ccs_broker.client.link import Bell, Link
@@ -19,7 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from ccs_broker.client.records import JobState, JobStatus, QueueReport, WorkerInfo
+    from ccs_broker.client.records import (
+        DeadJobDetails,
+        DeadLetterDetails,
+        DeadReport,
+        JobState,
+        JobStatus,
+        Purged,
+        QueueReport,
+        WorkerInfo,
+    )
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
     from ccs_broker.contract.words import Modality
@@ -109,6 +118,41 @@ class Client:
     def workers(self) -> tuple[WorkerInfo, ...]:
         """The workers that count as alive, and what each reported last."""
         return self._run(looking.workers())
+
+    def dead(self, limit: int = dead.DEFAULT_LIMIT) -> DeadReport:
+        """The newest quarantined jobs and dead letters, at most ``limit`` of each; never a prompt."""
+        return self._run(dead.listed(limit))
+
+    def dead_job(self, job_id: str, *, raw: bool = False) -> DeadJobDetails:
+        """One quarantined job, with its payload if ``raw``; ``NotFoundError`` if it isn't one, or was purged."""
+        return self._run(dead.job_details(job_id, raw=raw))
+
+    def dead_letter(self, index: int, *, raw: bool = False) -> DeadLetterDetails:
+        """One dead letter, with the bytes kept of it if ``raw``; ``NotFoundError`` if there is none."""
+        return self._run(dead.letter_details(index, raw=raw))
+
+    def replay(self, job_id: str) -> JobHandle:
+        """Submit a quarantined job's payload as a new job, which gets a new deadline; the old one stays as it ended.
+
+        Repeated, it gives the same new job. Celery's result and canvas belong to the old one: nothing follows.
+
+        Raises:
+            InvalidInputError: a dead letter was named, or the job was refused when it came in.
+            NotFoundError: the job isn't quarantined, or its payload or a medium is gone.
+            NoSuitableWorkerError: workers serve the modality, none of them the model.
+        """
+        return JobHandle(self, self._run(dead.replay(self._core, job_id)))
+
+    def purge(
+        self,
+        jobs: Iterable[str] | Literal["all"] = (),
+        letters: Iterable[int] | Literal["all"] = (),
+    ) -> Purged:
+        """Drop what quarantined jobs keep for a replay, and dead letters by index; ``"all"`` drops all.
+
+        What isn't there is left out of the counts. Outcomes stay readable for their time.
+        """
+        return self._run(dead.purge(self._core, jobs, letters))
 
     def ping(self) -> float:
         """Seconds of one round trip to the server."""

@@ -16,8 +16,10 @@ from ccs_broker.cli.group import ccs
 from ccs_broker.errors import NotFoundError
 
 COMMANDS = (
-    "submit", "stream", "result", "status", "cancel", "queues", "workers", "demo", "up", "worker", "models",
+    "submit", "stream", "result", "status", "cancel", "queues", "workers", "dead", "demo", "up", "worker", "models",
 )  # fmt: skip
+GROUPS = {"dead": ("list", "show", "replay", "purge"), "models": ("list", "prepare")}
+SUBCOMMANDS = [(name, inner) for name, inners in GROUPS.items() for inner in inners]
 HEAVY = {"torch", "transformers", "celery", "kombu", "numpy", "flower"}
 
 
@@ -63,18 +65,16 @@ def test_the_help_lists_every_command_in_its_section():
     assert "\n  up " in whole
 
 
-@pytest.mark.parametrize(
-    "path", [(), *((name,) for name in COMMANDS), ("models", "list"), ("models", "prepare")]
-)
+@pytest.mark.parametrize("path", [(), *((name,) for name in COMMANDS), *SUBCOMMANDS])
 def test_every_help_has_an_example(path):
     run = invoke(*path, "--help")
     assert run.exit_code == 0, run.output
     assert " ".join(("ccs", *path)) in run.output.partition("Usage:")[2].partition("\n")[2]
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "models"])
-def test_every_command_takes_json(name):
-    assert "--json" in invoke(name, "--help").output
+@pytest.mark.parametrize("path", [*((name,) for name in COMMANDS if name not in GROUPS), *SUBCOMMANDS])
+def test_every_command_takes_json(path):
+    assert "--json" in invoke(*path, "--help").output
 
 
 def test_the_version_is_the_packages():
