@@ -13,7 +13,8 @@ from ccs_broker.transport import celery_settings
 
 URL: Final = os.environ.get("CCS_REDIS_URL", "redis://127.0.0.1:6379/0")
 KIND: Final = os.environ.get("CCS_BENCH_TRANSPORT", "ledger")
-QUEUE: Final = "ccs.text" if KIND == "ledger" else "stock"
+#: Results that can be waited for, as those of a submitted job can.
+RESULTS: Final = os.environ.get("CCS_BENCH_RESULTS") == "1"
 
 _started: list[float] = []
 _count = [0]
@@ -21,7 +22,7 @@ _count = [0]
 
 def make_app(kind: str) -> Celery:
     """``ledger`` or ``stock``: the same delivery rules, another transport."""
-    app = Celery("noop", broker=URL, set_as_current=False)
+    app = Celery("noop", broker=URL, backend=URL if RESULTS else None, set_as_current=False)
     app.conf.update(celery_settings())
     if kind == "stock":
         app.conf.update(broker_transport=None, broker_transport_options={})
@@ -29,7 +30,7 @@ def make_app(kind: str) -> Celery:
         task_default_queue="ccs.text" if kind == "ledger" else "stock",
         worker_pool="threads",
         worker_concurrency=8,
-        task_ignore_result=True,
+        task_ignore_result=not RESULTS,
         worker_hijack_root_logger=False,
     )
     return app

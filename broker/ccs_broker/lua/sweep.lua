@@ -7,7 +7,7 @@
 -- ARGV[6] losses after which a job is quarantined   ARGV[7] ms within which the next sweep is expected
 -- ARGV[8] lease ms   ARGV[9..] queues whose tickets are counted
 -- 0. a sweep later than expected: nobody reached the server, so nobody could renew either; every lease begins anew, but
---    one that nobody has renewed since it was given anew before
+--    at most three times in a row without a renewal in between, lest slow sweeps keep a dead worker's job for ever
 -- 1. leases that ran out: their jobs wait again, at their old place, to be continued by the next attempt; one that
 --    lost its worker too often is quarantined
 -- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash, and
@@ -25,9 +25,11 @@ if not expected or tonumber(expected) < now_ms then
   local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', anew, 'WITHSCORES', 'LIMIT', 0, 10 * limit)
   for i = 1, #entries, 2 do
     local key = 'ccs:job:' .. string.match(entries[i], '^(.*)|%d+$')
-    if redis.call('HGET', key, 'grace') ~= whole(tonumber(entries[i + 1])) and redis.call('EXISTS', key) == 1 then
+    local given, times = string.match(redis.call('HGET', key, 'grace') or '', '^(%d+) (%d+)$')
+    times = given == whole(tonumber(entries[i + 1])) and tonumber(times) or 0
+    if times < 3 and redis.call('EXISTS', key) == 1 then
       redis.call('ZADD', KEYS[1], anew, entries[i])
-      redis.call('HSET', key, 'grace', anew)
+      redis.call('HSET', key, 'grace', anew .. ' ' .. times + 1)
     end
   end
 end

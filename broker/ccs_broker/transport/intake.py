@@ -16,6 +16,7 @@ from ccs_broker.errors import InvalidInputError
 from ccs_broker.ledger import Entry, PublishStatus
 from ccs_broker.transport.message import (
     MalformedMessageError,
+    check_body,
     dead_letter,
     entry_of,
     parse_message,
@@ -64,6 +65,7 @@ class Intake:
     def _take_one(self, queue: str, name: str, item: bytes) -> None:
         try:
             message = parse_message(item)
+            check_body(message)
             now = self._now()
         except MalformedMessageError as error:
             self._bury(queue, name, item, error)

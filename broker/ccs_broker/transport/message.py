@@ -113,6 +113,15 @@ def _decode_body(message: Message) -> tuple[list[Any], dict[str, Any], dict[str,
     return args, kwargs, embed
 
 
+def check_body(message: Message) -> None:
+    """Check what a worker will have to read; for messages of producers that we don't know.
+
+    Raises:
+        MalformedMessageError: the body isn't ``[args, kwargs, embed]``.
+    """
+    _decode_body(message)
+
+
 def _encode(message: Message) -> bytes:
     encoded: str = dumps(message)
     return encoded.encode()
@@ -196,7 +205,6 @@ def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[s
     headers = message["headers"]
     delay_s = max(0.0, _until(headers.pop("eta", None), now) or 0.0)
     expires_s = _until(headers.pop("expires", None), now)
-    args, kwargs, embed = _decode_body(message)
     qos = qos_of_celery_priority(message["properties"].get("priority"))
     expire_ms = int(min(MAX_LIFETIME_S, MAX_LIFETIME_S if expires_s is None else expires_s) * 1000)
     common: dict[str, Any] = {"id": headers["id"], "queue": queue, "delay_ms": int(delay_s * 1000)}
@@ -209,6 +217,7 @@ def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[s
             expire_ms=max(1, expire_ms),
         )
         return entry, {}
+    args, kwargs, embed = _decode_body(message)
     modality = topology.modality_of(queue)
     job, blobs = job_from_wire(
         _spec_of(args, kwargs), job_id=headers["id"], modality_default=modality, qos_default=qos
