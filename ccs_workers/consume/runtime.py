@@ -89,9 +89,9 @@ class Runtime:
             ConfigurationError: the health endpoint can't listen there, or a model can't be loaded.
             EngineError: a model can't be loaded.
         """
+        self.reporter.start()
         if self._settings.health_port is not None:
             self._health = Health(self.reporter, self._settings.health_host, self._settings.health_port)
-        self.reporter.start()
         for modality in self.modalities:
             spec = self.models.default_for(modality)
             logger.info("loading model %s (%s)", spec.alias, modality.value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from ccs_broker.errors import NoSuitableWorkerError, NotFoundError
+from ccs_broker.errors import EngineLostError, NoSuitableWorkerError, NotFoundError
 from ccs_workers.executor.gate import Gate
 from ccs_workers.executor.handle import EngineHandle
 from ccs_workers.publish.run import JobRun, Lost
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from ccs_workers.publish.publisher import Publisher
 
 logger = logging.getLogger(__name__)
+
+#: How often a model is loaded whose process dies while loading.
+LOAD_TRIES: Final = 3
 
 EngineState = Literal["declared", "loading", "ready", "lost"]
 
@@ -34,7 +37,8 @@ class EnginePool:
         self._lock = threading.Lock()
         self._handles: dict[str, EngineHandle] = {}
         self._states: dict[str, EngineState] = {spec.alias: "declared" for spec in models.specs}
-        self._running: dict[str, dict[str, JobRun]] = {}
+        #: Attempts by engine process: an old one's death may be noticed when its successor runs already.
+        self._running: dict[EngineHandle, dict[str, JobRun]] = {}
         self._gates = {spec.alias: Gate() for spec in models.specs}
 
     @property
@@ -84,7 +88,16 @@ class EnginePool:
             return handle
         with self._loading:
             handle = self._ready(spec.alias)
-            return handle if handle is not None else self._load(spec)
+            return handle if handle is not None else self._load_again(spec)
+
+    def _load_again(self, spec: ModelSpec) -> EngineHandle:
+        """Load, a few times if the process is killed meanwhile: that is not the fault of the job that waits for it."""
+        for _ in range(LOAD_TRIES - 1):
+            try:
+                return self._load(spec)
+            except EngineLostError as error:
+                logger.warning("%s; trying again", error.message)
+        return self._load(spec)
 
     def _ready(self, alias: str) -> EngineHandle | None:
         with self._lock:
@@ -94,7 +107,7 @@ class EnginePool:
     def _load(self, spec: ModelSpec) -> EngineHandle:
         alias = spec.alias
         wanted = replace(spec, device=self._device) if spec.device == "auto" else spec
-        handle = EngineHandle(wanted, self._publisher.outputs, lambda how: self._died(alias, how))
+        handle = EngineHandle(wanted, self._publisher.outputs, lambda how: self._died(handle, how))
         self._set(alias, "loading")
         try:
             info = handle.start()
@@ -111,21 +124,26 @@ class EnginePool:
         with self._lock:
             self._states[alias] = state
 
-    def attach(self, alias: str, run: JobRun) -> None:
+    def attach(self, engine: EngineHandle, run: JobRun) -> None:
         """An attempt runs on this engine: it ends with it, should the engine die."""
         with self._lock:
-            self._running.setdefault(alias, {})[run.key] = run
+            self._running.setdefault(engine, {})[run.key] = run
 
-    def detach(self, alias: str, run: JobRun) -> None:
+    def detach(self, engine: EngineHandle, run: JobRun) -> None:
         """The attempt is over."""
         with self._lock:
-            self._running.get(alias, {}).pop(run.key, None)
+            runs = self._running.get(engine, {})
+            runs.pop(run.key, None)
+            if not runs:
+                self._running.pop(engine, None)
 
-    def _died(self, alias: str, how: str) -> None:
+    def _died(self, engine: EngineHandle, how: str) -> None:
+        alias = engine.spec.alias
         with self._lock:
-            self._handles.pop(alias, None)
-            self._states[alias] = "lost"
-            runs = list(self._running.get(alias, {}).values())
+            if self._handles.get(alias) is engine:
+                del self._handles[alias]
+                self._states[alias] = "lost"
+            runs = list(self._running.get(engine, {}).values())
         for run in runs:
             run.finish(Lost(how))
 

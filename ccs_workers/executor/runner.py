@@ -137,7 +137,7 @@ class Runner:
 
     def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
         engine = self._engines.get(spec)
-        self._engines.attach(spec.alias, run)
+        self._engines.attach(engine, run)
         try:
             engine.submit(replace(work, resume=run.resume()))
             run.on_stop(lambda: engine.cancel(run.key))
@@ -145,7 +145,7 @@ class Runner:
         except EngineLostError as error:
             return Lost(error.message)
         finally:
-            self._engines.detach(spec.alias, run)
+            self._engines.detach(engine, run)
 
     @staticmethod
     def _wait(job: Job, run: JobRun, kill: Callable[[], None]) -> AttemptEnd:

@@ -5,11 +5,11 @@
 -- ARGV[1] id   ARGV[2] attempt   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
 -- Returns "done" | "deleted" | "quarantined" | "newer"
 redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
-local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind')
+local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind', 'links')
 if job[2] ~= ARGV[2] then return 'newer' end
 if job[1] ~= 'running' then
-  -- What Celery had to do after the outcome is done.
-  redis.call('HDEL', KEYS[1], 'links', 'msg')
+  -- What Celery had to do after the outcome is done. (A retry waits under the same attempt, with a message of its own.)
+  if job[4] then redis.call('HDEL', KEYS[1], 'links', 'msg') end
   return 'done'
 end
 if job[3] == 'task' then
