@@ -237,14 +237,17 @@ def test_a_job_that_ends_while_it_waits_ends_its_streams(client, worker):
     assert outcome.timings.finished_s >= 0.05
 
 
-def test_a_lost_workers_text_is_taken_from_the_log(redis_url):
-    with Client(redis_url) as client, ScriptedWorker(redis_url, LedgerSettings(lease_s=0.05)) as worker:
+def test_the_text_of_a_job_that_a_script_ended_is_taken_from_the_log(redis_url):
+    with (
+        Client(redis_url) as client,
+        ScriptedWorker(redis_url, LedgerSettings(lease_s=0.05, most_losses=1)) as worker,
+    ):
         job = client.submit("text", prompt="p")
         worker.claim()
         worker.say("begun ", "and ")
         wait_until(lambda: worker.ledger.sweep().lost, 5, "the lease to end")
         outcome = job.result(timeout=1)
-    assert (outcome.state, outcome.text, outcome.error.code) == ("failed", "begun and ", "WORKER_LOST")
+    assert (outcome.state, outcome.text, outcome.error.code) == ("quarantined", "begun and ", "WORKER_LOST")
     assert (outcome.attempts, outcome.worker) == (1, "scripted")
 
 
