@@ -39,7 +39,7 @@ def make_app(kind: str) -> Celery:
 app = make_app(KIND)
 
 
-@app.task(name="bench.noop")
+@app.task(name="bench.noop", shared=False)
 def noop(total: int) -> None:
     """Do nothing, and tell how long ``total`` of these took from the first to the last."""
     if not _started:

@@ -75,6 +75,8 @@ def register_run(app: Celery, slot: RunnerSlot) -> None:
 
     @app.task(
         name=RUN_TASK,
+        # Celery would add it to every other app of the process.
+        shared=False,
         bind=True,
         base=RunTask,
         acks_late=True,

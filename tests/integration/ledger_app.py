@@ -27,17 +27,17 @@ def _client() -> redis.Redis:
     return redis.Redis.from_url(URL)
 
 
-@app.task(name="test.add")
+@app.task(name="test.add", shared=False)
 def add(left: int, right: int) -> int:
     return left + right
 
 
-@app.task(name="test.total")
+@app.task(name="test.total", shared=False)
 def total(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@app.task(name="test.mark")
+@app.task(name="test.mark", shared=False)
 def mark(label: str, seconds: float = 0.0) -> str:
     with _client() as client:
         client.rpush("test:started", label)
@@ -49,12 +49,12 @@ def mark(label: str, seconds: float = 0.0) -> str:
     return label
 
 
-@app.task(name="test.raise")
+@app.task(name="test.raise", shared=False)
 def raise_named(name: str) -> None:
     raise {"MemoryError": MemoryError, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}[name]
 
 
-@app.task(name="test.flaky", bind=True, max_retries=3)
+@app.task(name="test.flaky", shared=False, bind=True, max_retries=3)
 def flaky(self: Any, label: str, failures: int) -> int:
     if self.request.retries < failures:
         raise self.retry(countdown=0.1)
