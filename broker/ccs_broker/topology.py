@@ -7,6 +7,7 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:job:<id>`` | hash | state, attempt, message, payload, outcome | TTL from birth, shorter from the outcome |
 | ``ccs:log:<id>`` | stream | events; entry ``<seq>-0`` | TTL from birth, shorter from the outcome |
 | ``ccs:events:<id>`` | channel | each event as JSON, the bell | - |
+| ``ccs:control`` | channel | running entries that were cancelled, a hint to their workers | - |
 | ``ccs:waiting:<q>`` | zset | id by score | emptied by claims; bounded by lifetimes |
 | ``ccs:delayed`` | zset | id by due time, ms | emptied by sweeps |
 | ``ccs:expiry`` | zset | id by deadline or lifetime, ms | emptied by outcomes and sweeps |
@@ -57,6 +58,7 @@ RUNNING: Final = "ccs:running"
 SWEPT: Final = "ccs:swept"
 WORKERS: Final = "ccs:workers"
 DEAD: Final = "ccs:dead"
+CONTROL: Final = "ccs:control"
 QUARANTINED: Final = "ccs:quarantined"
 
 #: Celery's own name for a stored result.

@@ -170,7 +170,8 @@ class Runner:
                     "job %s didn't stop within %.0f s: its engine is replaced", run.job_id, STOP_GRACE_S
                 )
                 kill()
-                return Lost("replaced because a step hung")
+                # What it had said before is still being written; the end comes behind that.
+                return run.wait(GIVE_UP_AFTER_S) or Lost("replaced because a step hung")
 
     def _hand_back(self, run: JobRun) -> None:
         """Give the job to whoever claims it next; it goes on behind what it has logged."""

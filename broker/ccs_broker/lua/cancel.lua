@@ -11,6 +11,8 @@ if not job[1] then return 'missing' end
 if job[1] == 'running' then
   if job[4] ~= 'job' then return 'running' end
   redis.call('HSET', KEYS[1], 'cancel', '1')
+  -- The flag is the fact; this only tells the worker sooner than its next append or renewal.
+  redis.call('PUBLISH', 'ccs:control', id .. '|' .. job[3])
   return 'cancelling'
 end
 if job[1] ~= 'waiting' and job[1] ~= 'delayed' then return job[1] end

@@ -1,4 +1,4 @@
-"""Side threads of a consuming process: one renews leases, one takes foreign messages in and sweeps the ledger.
+"""Side threads of a consuming process: leases are renewed, foreign messages taken in, the ledger swept, cancels heard.
 
 They are threads and not timers of Celery's loop, because that loop stops during a warm shutdown and can be held
 up by anything a worker does, while leases must not.
@@ -6,18 +6,24 @@ up by anything a worker does, while leases must not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from redis.exceptions import RedisError
 
+from ccs_broker import topology
 from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_broker.transport.claims import CLAIMS
 from ccs_broker.transport.intake import Intake
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from redis import Redis
+    from redis.client import PubSub
 
     from ccs_broker.ledger import Ledger
     from ccs_broker.settings import LedgerSettings
@@ -28,6 +34,9 @@ logger = logging.getLogger(__name__)
 INTAKE_EVERY_S: Final = 0.1
 #: Longest time between two renewals; a cancelled job that shows no progress learns it at the next one.
 RENEW_AT_MOST_S: Final = 1.0
+#: Longest wait for a word on the control channel, and the pause after it was lost.
+LISTEN_S: Final = 1.0
+PAUSE_S: Final = 0.5
 
 
 class Loop:
@@ -64,8 +73,33 @@ class Loop:
         self._thread.join(timeout=1.0)
 
 
+class Ear:
+    """Hears of cancelled jobs as they are cancelled; what it misses, the next append or renewal tells."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._pubsub: PubSub | None = None
+
+    def listen(self) -> None:
+        """Wait for one word, a while at most."""
+        try:
+            if self._pubsub is None:
+                self._pubsub = self._redis.pubsub(ignore_subscribe_messages=True)
+                self._pubsub.subscribe(topology.CONTROL)
+            message = self._pubsub.get_message(timeout=LISTEN_S)
+        except (RedisError, OSError):
+            if self._pubsub is not None:
+                self._pubsub.close()
+            self._pubsub = None
+            time.sleep(PAUSE_S)
+            raise
+        if message is not None and isinstance(message["data"], bytes):
+            with contextlib.suppress(ValueError):
+                CLAIMS.tell([topology.split_run_entry(message["data"].decode())], ["cancelling"])
+
+
 class Keeper:
-    """The two loops of one consuming process."""
+    """The loops of one consuming process."""
 
     def __init__(self, ledger: Ledger, settings: LedgerSettings) -> None:
         self._ledger = ledger
@@ -75,6 +109,7 @@ class Keeper:
         self._loops = (
             Loop("ccs-leases", min(settings.lease_s / 3, RENEW_AT_MOST_S), self._renew),
             Loop("ccs-sweep", INTAKE_EVERY_S, self._tidy),
+            Loop("ccs-control", 0.0, Ear(ledger.redis).listen),
         )
 
     def _renew(self) -> None:
@@ -94,7 +129,7 @@ class Keeper:
         self._rounds += 1
 
     def stop(self) -> None:
-        """End both loops."""
+        """End the loops."""
         for loop in self._loops:
             loop.stop()
 
