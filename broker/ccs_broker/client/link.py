@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ccs_broker.client.steps import Command
     from ccs_broker.settings import BrokerSettings
 
+#: Seconds after a reply in which a connection is taken to be alive.
+FRESH_S: Final = 1.0
 #: Idle connections kept; more may be in use at once.
 MOST_IDLE: Final = 64
 #: A deadline grows with what is to be uploaded, as if the network carried so many bytes a second.
@@ -86,9 +88,11 @@ class Link:
     def __init__(self, settings: BrokerSettings) -> None:
         self._timeout_s = settings.timeout_s
         self._class, self._options, self.where = connection_options(settings.url, settings.timeout_s)
-        self._idle: deque[AbstractConnection] = deque()
+        #: Idle connections, each with the time of its last reply.
+        self._idle: deque[tuple[AbstractConnection, float]] = deque()
         self._most_idle = MOST_IDLE
         self._pid = os.getpid()
+        self._socket_timeout_s = settings.timeout_s * SOCKET_SHARE
 
     def ask(self, commands: Sequence[Command]) -> list[object]:
         """Send commands in one round trip and read their replies, error replies as exceptions.
@@ -135,7 +139,7 @@ class Link:
         """Close the idle connections; those in use are closed after their reply."""
         self._most_idle = 0
         while self._idle:
-            self._idle.pop().disconnect()
+            self._idle.pop()[0].disconnect()
 
     def _take_idle(self) -> AbstractConnection | None:
         if self._pid != os.getpid():
@@ -144,10 +148,11 @@ class Link:
             self._pid = os.getpid()
         while True:
             try:
-                connection = self._idle.pop()
+                connection, used = self._idle.pop()
             except IndexError:
                 return None
-            if _is_quiet(connection):
+            # Looking costs more than it tells of one that answered just now; a dead one is replaced all the same.
+            if time.monotonic() - used < FRESH_S or _is_quiet(connection):
                 return connection
 
     def _exchange(
@@ -162,13 +167,13 @@ class Link:
                 connection.send_packed_command((piece,), check_health=False)
                 if time.monotonic() > deadline:
                     raise RedisTimeoutError
-            answers = [read_reply(connection, deadline) for _ in range(replies)]
+            answers = [read_reply(connection, deadline, self._socket_timeout_s) for _ in range(replies)]
         except BaseException:
             # Also when interrupted between request and reply: the connection is out of step.
             connection.disconnect()
             raise
         if len(self._idle) < self._most_idle:
-            self._idle.append(connection)
+            self._idle.append((connection, time.monotonic()))
         else:
             connection.disconnect()
         return answers
@@ -185,9 +190,13 @@ def _is_quiet(connection: AbstractConnection) -> bool:
     return False
 
 
-def read_reply(connection: AbstractConnection, deadline: float) -> object:
-    """One reply, an error reply as its exception; redis-py's ``TimeoutError`` at the deadline."""
-    if not connection.can_read(timeout=max(deadline - time.monotonic(), 0.0)):
+def read_reply(connection: AbstractConnection, deadline: float, socket_timeout_s: float) -> object:
+    """One reply, an error reply as its exception; redis-py's ``TimeoutError`` at the deadline.
+
+    The socket's own timeout bounds the read; only where less time is left than that, the wait is bounded by us.
+    """
+    left_s = deadline - time.monotonic()
+    if left_s < socket_timeout_s and not connection.can_read(timeout=max(left_s, 0.0)):
         raise RedisTimeoutError
     try:
         return connection.read_response()
@@ -214,7 +223,7 @@ class Bell:
         connection = self._connection = self._link.connect()
         try:
             connection.send_packed_command(pack([("SUBSCRIBE", channel)]), check_health=False)
-            reply = read_reply(connection, deadline)
+            reply = read_reply(connection, deadline, self._timeout_s)
         except (RedisError, OSError) as error:
             self.close()
             raise unavailable(error, self._link.where, sent=False) from error
