@@ -81,7 +81,7 @@ def main() -> bool:
             rows["alone"].append(rate(client, PROMPTS[:8], 1))
             rows["eight"].append(rate(client, PROMPTS[:8], 8))
             rows["sixteen"].append(rate(client, PROMPTS, 16))
-            rows["bare"].append(bare.rate(PROMPTS))
+            rows["bare"].append(bare.rate(PROMPTS).by_clock)
     bare.manager.stop(hard_stop=True)
     median = {name: sorted(values)[len(values) // 2] for name, values in rows.items()}
     return show(

@@ -13,9 +13,9 @@
     ├── ConflictError                CONFLICT              an idempotency key was used with another body
     ├── WaitTimeoutError             TIMEOUT               nothing came in time; the job goes on
     ├── DeadlineExceededError        DEADLINE_EXCEEDED     the job's own deadline or lifetime has passed
+    │   └── RuntimeExceededError     RUNTIME_EXCEEDED      the job ran longer than its max_runtime_s
     ├── QueueUnavailableError        QUEUE_UNAVAILABLE     the server can't be reached or refuses writes
     │   └── QueueFullError           QUEUE_FULL            the server's memory is used up
-    │   └── RuntimeExceededError     RUNTIME_EXCEEDED      the job ran longer than its max_runtime_s
     ├── NoSuitableWorkerError        NO_SUITABLE_WORKER    no worker serves this modality or model
     ├── EngineError                  ENGINE_FAILED         the model raised; its text stays in the worker's log
     │   ├── EngineLostError          ENGINE_LOST           the engine process died under the job

@@ -62,6 +62,8 @@ def require_url(url: str | None, environ: Mapping[str, str] | None = None) -> st
         raise ConfigurationError(
             f"no server given: pass a URL such as redis://127.0.0.1:6379/0, or set {URL_VARIABLE}"
         )
+    if not isinstance(found, str):
+        raise ConfigurationError(f"the server's URL must be a string, not {type(found).__name__}")
     scheme = urlsplit(found).scheme
     if scheme not in _SCHEMES:
         raise ConfigurationError(

@@ -105,6 +105,7 @@ def up_command(as_json: bool, **options: Any) -> int:
         never = threading.Event()
         while not never.wait(_LOOK_S):
             system.require_worker()
+            system.require_server()
     return 0
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from rich.text import Text
 
 from ccs_broker.cli.output import printable
-from ccs_broker.errors import WaitTimeoutError, WorkerLostError
+from ccs_broker.errors import QueueUnavailableError, WaitTimeoutError, WorkerLostError
 from ccs_workers.cli.flower import start_flower
 from ccs_workers.cli.processes import Child, stop_all
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ccs_broker.client import Client
+    from ccs_broker.server import EmbeddedServer
     from ccs_workers.cli.flower import Flower
 
 __all__ = ["LocalSystem", "SystemOptions", "ending_on_signals", "loading", "local_system", "show_log"]
@@ -60,6 +61,8 @@ class LocalSystem:
     modalities: tuple[str, ...]
     worker: Child
     flower: Flower | None
+    #: None where the server was there before.
+    server: EmbeddedServer | None = None
 
     @property
     def shown_url(self) -> str:
@@ -80,6 +83,11 @@ class LocalSystem:
         """Raise ``WorkerLostError`` where the worker's process has ended."""
         if not self.worker.alive:
             raise WorkerLostError(f"the worker has ended; its log is {self.worker.log}")
+
+    def require_server(self) -> None:
+        """Raise ``QueueUnavailableError`` where the server's process has ended."""
+        if self.server is not None and not self.server.alive:
+            raise QueueUnavailableError("the server that was started here has ended")
 
     def wait_for_flower(self) -> bool:
         """Wait until Flower answers; False where it doesn't."""
@@ -102,7 +110,8 @@ def local_system(options: SystemOptions, *, console: Console) -> Iterator[LocalS
     keep_logs = False
     try:
         with ExitStack() as parts:
-            url = options.url or _start_server(parts)
+            server = None if options.url else _start_server(parts)
+            url = options.url or (server.url if server else "")
             children: list[Child] = []
             # Entered after the server, so ended before it: the worker hands back what it holds.
             parts.callback(_stop, children)
@@ -114,7 +123,12 @@ def local_system(options: SystemOptions, *, console: Console) -> Iterator[LocalS
                 children.append(flower.child)
             try:
                 yield LocalSystem(
-                    url=url, worker_name=name, modalities=options.modalities, worker=worker, flower=flower
+                    url=url,
+                    worker_name=name,
+                    modalities=options.modalities,
+                    worker=worker,
+                    flower=flower,
+                    server=server,
                 )
             except Exception:
                 keep_logs = True
@@ -160,10 +174,10 @@ def ending_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _start_server(parts: ExitStack) -> str:
+def _start_server(parts: ExitStack) -> EmbeddedServer:
     from ccs_broker.server import EmbeddedServer
 
-    return parts.enter_context(EmbeddedServer()).url
+    return parts.enter_context(EmbeddedServer())
 
 
 def _start_worker(options: SystemOptions, url: str, name: str, folder: Path) -> Child:

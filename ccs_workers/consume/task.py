@@ -57,6 +57,7 @@ class RunTask(ContainedTask):
     """Base of ``ccs.run``: notes when Celery has done what follows a job."""
 
     abstract = True
+    Request = "ccs_workers.consume.request:RunRequest"
 
     def after_return(self, status: str, retval: Any, task_id: str, *_: Any) -> None:
         """Called by Celery after links, chain and chord, and only if none of them raised."""

@@ -1,13 +1,14 @@
 """The pipe between worker and engine process: JSON frames, media as raw bytes behind them, never pickle.
 
 A frame is one JSON object; where it names ``blobs`` (a list of lengths), that many raw messages follow it. The
-verbs towards the engine are ``start``, ``cancel`` and ``close``; towards the worker ``ready``, ``fault`` and ``out``.
+verbs towards the engine are ``start``, ``cancel`` and ``close``; towards the worker ``ready``, ``fault``, ``out`` and
+``beat``, the sign of life.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ccs_broker.contract import Sampling, Usage
 from ccs_workers.engines.protocol import (
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 Frame = dict[str, Any]
+
+#: Seconds between two signs of life of an engine process, and of silence after which it counts as frozen.
+BEAT_EVERY_S: Final = 2.0
+FROZEN_AFTER_S: Final = 20.0
 
 
 def send(pipe: Connection, frame: Frame, blobs: Sequence[bytes] = ()) -> None:

@@ -40,7 +40,9 @@ class Writer:
         self._open: set[str] = set()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
-        threading.Thread(target=self._run, name="ccs-pipe-writer", daemon=True).start()
+        self._silent = threading.Event()
+        for name, run in (("ccs-pipe-writer", self._run), ("ccs-pipe-beat", self._beat)):
+            threading.Thread(target=run, name=name, daemon=True).start()
 
     def opened(self, key: str) -> None:
         """A job has been started: outputs for it are awaited."""
@@ -69,6 +71,15 @@ class Writer:
             self._there.clear()
             try:
                 self._send()
+            except OSError:
+                os._exit(0)
+
+    def _beat(self) -> None:
+        """Show now and again that this process isn't frozen, whatever its model does."""
+        while not self._silent.wait(frames.BEAT_EVERY_S):
+            try:
+                with self._sending:
+                    frames.send(self._pipe, {"do": "beat"})
             except OSError:
                 os._exit(0)
 

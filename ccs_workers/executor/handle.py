@@ -123,8 +123,12 @@ class EngineHandle:
         assert pipe is not None
         try:
             while True:
+                if not pipe.poll(frames.FROZEN_AFTER_S):
+                    logger.error("the engine of %s is frozen: no sign of life; replacing it", self.spec.alias)
+                    self.kill()
                 frame, _ = frames.receive(pipe)
-                self._on_outputs(frames.outputs_of(frame))
+                if frame["do"] == "out":
+                    self._on_outputs(frames.outputs_of(frame))
         except (EOFError, OSError, ValueError):
             how = self._end_of_process()
             self.info = None

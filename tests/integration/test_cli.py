@@ -298,3 +298,11 @@ def test_a_terminal_gets_no_control_characters_of_a_text(redis_url, monkeypatch)
         os.close(ours)
         os.close(theirs)
     assert shown == "\ufffd[2J\ufffdsafe\r\n"
+
+
+@pytest.mark.parametrize("redirect", [">/dev/full", ">&-"])
+def test_output_that_goes_nowhere_is_no_traceback(redis_url, redirect):
+    command = f"{sys.executable} -m ccs_broker.cli queues --url {redis_url} {redirect}"
+    run = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
+    assert "Traceback" not in run.stderr
+    assert run.returncode in {0, 1}

@@ -137,6 +137,26 @@ def test_revoking_what_expired_is_seen_by_its_producer(stock: Celery, redis_url:
             assert client.hget(f"ccs:job:{result.id}", "state") == b"expired"
 
 
+@pytest.mark.parametrize("terminate", [False, True])
+def test_a_revoke_cancels_and_every_answer_agrees(
+    stock: Celery, redis_url: str, tmp_path: Path, terminate: bool
+) -> None:
+    with worker(redis_url, simulated_models(tmp_path, rate=20), slots=1) as running:
+        busy = stock.send_task("ccs.run", args=[{"prompt": "busy", "max_new_tokens": 60}], queue="ccs.text")
+        waiting = stock.send_task("ccs.run", args=[{"prompt": "waits"}], queue="ccs.text")
+        with redis.Redis.from_url(redis_url, decode_responses=True) as client:
+            wait_until(lambda: client.hget(f"ccs:job:{busy.id}", "first"), 20)
+            waiting.revoke()
+            busy.revoke(terminate=terminate)
+            ended = "cancelled" if terminate else "succeeded"
+            wait_until(lambda: client.hget(f"ccs:job:{busy.id}", "state") == ended, 20)
+            wait_until(lambda: client.hget(f"ccs:job:{waiting.id}", "state") == "cancelled", 20)
+            assert stock.AsyncResult(busy.id).state == ("REVOKED" if terminate else "SUCCESS")
+            assert stock.AsyncResult(waiting.id).state == "REVOKED"
+            wait_until(lambda: client.zcard("ccs:running") == 0, 5)
+        assert running.process.poll() is None
+
+
 def hostile(marker: Path) -> list[bytes]:
     """What must not end a worker."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -123,3 +125,20 @@ def test_a_cancelled_hung_job_frees_its_slot(client: Client, redis_url: str, tmp
 def slots_in_use(running: RunningWorker, redis_url: str) -> int:
     with redis.Redis.from_url(redis_url) as raw:
         return wait_until(lambda: int(running.report(raw)["busy"] == 0), 10) - 1
+
+
+def test_a_frozen_engine_is_replaced_without_any_deadline(
+    client: Client, redis_url: str, tmp_path: Path
+) -> None:
+    with worker(redis_url, models(tmp_path), slots=2) as running:
+        job = client.submit("text", prompt="calm", max_new_tokens=60, seed=1)
+        wait_until(lambda: job.status().events > 4, 10)
+        with redis.Redis.from_url(redis_url) as raw:
+            found = running.report(raw)["models"]
+            assert isinstance(found, list)
+            os.kill(int(found[0]["pid"]), signal.SIGSTOP)
+        outcome = job.result(timeout=60)
+        assert outcome.ok
+        assert len(outcome.text.split()) == 60
+        check_streams(client, [job.id])
+        assert [event.kind for event in job.stream()].count("resumed") == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from typing import Final
 
 import click
@@ -46,7 +48,17 @@ def exit_code_of(error: Exception, *, as_json: bool) -> int | None:
         remedy = f"{error.name} isn't installed; get it with: pip install 'ccs-workers[worker]'"
         _report("CONFIGURATION", remedy, None, retryable=False, as_json=as_json)
         return EXIT_ERROR
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO, errno.EBADF}:
+        _report("OUTPUT", f"can't write the output: {error.strerror}", None, retryable=False, as_json=False)
+        _abandon_stdout()
+        return EXIT_ERROR
     return None
+
+
+def _abandon_stdout() -> None:
+    """Python writes out what is left at its end; that would fail once more, with a traceback."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
 
 
 def _report(code: str, message: str, hint: str | None, *, retryable: bool, as_json: bool) -> None:

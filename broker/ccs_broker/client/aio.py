@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ccs_broker.client import dead, looking
 from ccs_broker.client.aio_link import AsyncBell, AsyncLink
-from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
+from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
 from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
 from ccs_broker.contract.event import Event
@@ -94,8 +94,12 @@ class AsyncClient:
         return bulk_answer(found, lambda job_id: AsyncJobHandle(self, job_id), return_errors=return_errors)
 
     def job(self, job_id: str) -> AsyncJobHandle:
-        """Attach to a job by its id, from any process; asks the server nothing."""
-        return AsyncJobHandle(self, job_id)
+        """Attach to a job by its id, from any process; asks the server nothing.
+
+        Raises:
+            InvalidInputError: no job can have such an id.
+        """
+        return AsyncJobHandle(self, checked_id(job_id))
 
     async def queues(self) -> QueueReport:
         """Depth of every queue."""

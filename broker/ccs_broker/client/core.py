@@ -205,6 +205,13 @@ def bulk_answer(
     return [each if isinstance(each, CcsError) else handle(each) for each in found]
 
 
+def checked_id(job_id: object) -> str:
+    """The id, if a job can have it; ``InvalidInputError`` otherwise."""
+    if not isinstance(job_id, str) or not 0 < len(job_id) <= MAX_NAME_CHARS or not job_id.isascii():
+        raise InvalidInputError("a job's id is a short string of ASCII letters, digits, '-' and '_'")
+    return job_id
+
+
 def unknown_job(job_id: str) -> NotFoundError:
     """The error for an id that has no record."""
     return NotFoundError(f"there is no job {job_id[:MAX_NAME_CHARS]!r}, or its record has expired")

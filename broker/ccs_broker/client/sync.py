@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
 from ccs_broker.client import dead, looking
-from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer
+from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
 from ccs_broker.client.link import Bell, Link
 from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
@@ -108,8 +108,12 @@ class Client:
         return bulk_answer(found, lambda job_id: JobHandle(self, job_id), return_errors=return_errors)
 
     def job(self, job_id: str) -> JobHandle:
-        """Attach to a job by its id, from any process; asks the server nothing."""
-        return JobHandle(self, job_id)
+        """Attach to a job by its id, from any process; asks the server nothing.
+
+        Raises:
+            InvalidInputError: no job can have such an id.
+        """
+        return JobHandle(self, checked_id(job_id))
 
     def queues(self) -> QueueReport:
         """Depth of every queue."""

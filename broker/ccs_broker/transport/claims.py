@@ -60,6 +60,8 @@ class _Held:
     linked: bool = False
     #: The worker couldn't do the job: another one is to.
     handed_back: bool = False
+    #: Celery was told to revoke it.
+    stopped: bool = False
 
 
 class ClaimTable:
@@ -114,8 +116,21 @@ class ClaimTable:
     def watch(self, key: Key, notice: Notice) -> None:
         """Ask to be told when the ledger says an attempt is lost, cancelled or expired."""
         with self._lock:
-            if (held := self._held.get(key)) is not None:
+            held = self._held.get(key)
+            if held is not None:
                 held.notice = notice
+        if held is not None and held.stopped:
+            notice("cancelling")
+
+    def stop(self, key: Key) -> None:
+        """Cancel a claim from within this process, whether its thread has begun or not."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is not None:
+                held.stopped = True
+            notice = held.notice if held is not None else None
+        if notice is not None:
+            notice("cancelling")
 
     def mark_finished(self, key: Key, *, links: str = "") -> None:
         """The finish script has ended the job: its ack needs no round trip, unless something is to follow.
