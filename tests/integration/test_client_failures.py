@@ -259,7 +259,7 @@ def test_a_call_that_is_interrupted_leaves_no_reply_behind(redis_url, monkeypatc
         # So that the server knows the script, and one round trip is enough.
         client.submit("text", prompt="p")
         with monkeypatch.context() as patch:
-            patch.setattr("ccs_broker.client.link.read_reply", interrupt)
+            patch.setattr("ccs_broker.client.wire.Wire.receive", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 client.submit("text", prompt="p")
         assert client.ping() < 1

@@ -6,7 +6,6 @@ import os
 import time
 from collections import deque
 from importlib.util import find_spec
-from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from redis.backoff import NoBackoff
@@ -18,6 +17,7 @@ from redis.retry import Retry
 
 from ccs_broker.client.faults import unavailable
 from ccs_broker.client.packing import pack
+from ccs_broker.client.wire import Wire
 from ccs_broker.errors import ConfigurationError, QueueUnavailableError
 
 if TYPE_CHECKING:
@@ -86,11 +86,11 @@ class Link:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._timeout_s = settings.timeout_s
+        self._stall_s = settings.timeout_s * SOCKET_SHARE
         self._class, self._options, self.where = connection_options(settings.url, settings.timeout_s)
-        self._idle: deque[AbstractConnection] = deque()
+        self._idle: deque[Wire] = deque()
         self._most_idle = MOST_IDLE
         self._pid = os.getpid()
-        self._socket_timeout_s = settings.timeout_s * SOCKET_SHARE
 
     def ask(self, commands: Sequence[Command]) -> list[object]:
         """Send commands in one round trip and read their replies, error replies as exceptions.
@@ -103,16 +103,16 @@ class Link:
         pieces = pack(commands)
         deadline = time.monotonic() + budget_s(self._timeout_s, pieces)
         lost = False
-        connection = self._take_idle()
-        if connection is not None:
+        wire = self._take_idle()
+        if wire is not None:
             try:
-                return self._exchange(connection, pieces, len(commands), deadline)
+                return self._exchange(wire, pieces, len(commands), deadline)
             except (RedisTimeoutError, TimeoutError) as error:
                 raise unavailable(error, self.where, sent=True) from error
             except (RedisError, OSError):
                 lost = True
         try:
-            return self._exchange(self.connect(), pieces, len(commands), deadline)
+            return self._exchange(Wire(self.connect(), self._stall_s), pieces, len(commands), deadline)
         except (RedisError, OSError) as error:
             raise unavailable(error, self.where, sent=True) from error
         except QueueUnavailableError as error:
@@ -137,67 +137,41 @@ class Link:
         """Close the idle connections; those in use are closed after their reply."""
         self._most_idle = 0
         while self._idle:
-            self._idle.pop().disconnect()
+            self._idle.pop().close()
 
-    def _take_idle(self) -> AbstractConnection | None:
+    def _take_idle(self) -> Wire | None:
         if self._pid != os.getpid():
             # The parent's sockets: forgotten here, not shut down.
             self._idle = deque()
             self._pid = os.getpid()
         while True:
             try:
-                connection = self._idle.pop()
+                wire = self._idle.pop()
             except IndexError:
                 return None
-            if _is_quiet(connection):
-                return connection
+            if wire.is_quiet():
+                return wire
+            wire.close()
 
     def _exchange(
-        self,
-        connection: AbstractConnection,
-        pieces: Sequence[bytes | memoryview],
-        replies: int,
-        deadline: float,
+        self, wire: Wire, pieces: Sequence[bytes | memoryview], replies: int, deadline: float
     ) -> list[object]:
         try:
-            for piece in pieces:
-                connection.send_packed_command((piece,), check_health=False)
-                if time.monotonic() > deadline:
-                    raise RedisTimeoutError
-            answers = [read_reply(connection, deadline, self._socket_timeout_s) for _ in range(replies)]
+            answers = wire.exchange(pieces, replies, deadline)
         except BaseException:
             # Also when interrupted between request and reply: the connection is out of step.
-            connection.disconnect()
+            wire.close()
             raise
         if len(self._idle) < self._most_idle:
-            self._idle.append(connection)
+            self._idle.append(wire)
         else:
-            connection.disconnect()
+            wire.close()
         return answers
 
 
-def _is_quiet(connection: AbstractConnection) -> bool:
-    """True if nothing can be read on an idle connection; all that could be there is its end."""
-    try:
-        # One system call, where redis-py's own look is many.
-        look = poll()
-        look.register(cast("Any", connection)._sock, POLLIN)
-        if not look.poll(0):
-            return True
-    except (OSError, ValueError, TypeError, AttributeError):
-        # No socket any more.
-        pass
-    connection.disconnect()
-    return False
-
-
-def read_reply(connection: AbstractConnection, deadline: float, socket_timeout_s: float) -> object:
-    """One reply, an error reply as its exception; redis-py's ``TimeoutError`` at the deadline.
-
-    The socket's own timeout bounds the read; only where less time is left than that, the wait is bounded by us.
-    """
-    left_s = deadline - time.monotonic()
-    if left_s < socket_timeout_s and not connection.can_read(timeout=max(left_s, 0.0)):
+def read_reply(connection: AbstractConnection, deadline: float) -> object:
+    """One reply, an error reply as its exception; redis-py's ``TimeoutError`` at the deadline."""
+    if not connection.can_read(timeout=max(deadline - time.monotonic(), 0.0)):
         raise RedisTimeoutError
     try:
         return connection.read_response()
@@ -224,7 +198,7 @@ class Bell:
         connection = self._connection = self._link.connect()
         try:
             connection.send_packed_command(pack([("SUBSCRIBE", channel)]), check_health=False)
-            reply = read_reply(connection, deadline, self._timeout_s)
+            reply = read_reply(connection, deadline)
         except (RedisError, OSError) as error:
             self.close()
             raise unavailable(error, self._link.where, sent=False) from error
