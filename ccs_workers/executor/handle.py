@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ccs_broker.errors import ConfigurationError, EngineError, EngineLostError, error_for_code
 from ccs_workers.engines import frames
+from ccs_workers.engines.host import describe
 from ccs_workers.settings import engine_environment
 
 if TYPE_CHECKING:
@@ -129,12 +130,16 @@ class EngineHandle:
                 frame, _ = frames.receive(pipe)
                 if frame["do"] == "out":
                     self._on_outputs(frames.outputs_of(frame))
-        except (EOFError, OSError, ValueError):
-            how = self._end_of_process()
-            self.info = None
-            if not self._closing:
-                logger.error("the engine of %s died (%s)", self.spec.alias, how)
-            self._on_death(how)
+        except (EOFError, OSError):
+            logger.debug("the pipe of %s has ended", self.spec.alias)
+        except Exception as error:  # noqa: BLE001 - loop edge: an engine must not go on talking to nobody
+            logger.error("reading from the engine of %s failed: %s", self.spec.alias, describe(error))
+            self.kill()
+        how = self._end_of_process()
+        self.info = None
+        if not self._closing:
+            logger.error("the engine of %s died (%s)", self.spec.alias, how)
+        self._on_death(how)
 
     def _end_of_process(self) -> str:
         process = self._process
