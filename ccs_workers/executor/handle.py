@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING
@@ -78,9 +79,7 @@ class EngineHandle:
         self._pipe = ours
         try:
             frames.send(ours, {"do": "load", "spec": self.spec.to_json()})
-            if not ours.poll(LOAD_TIMEOUT_S):
-                raise EngineError(f"the model {self.spec.alias!r} didn't load within {LOAD_TIMEOUT_S:.0f} s")
-            frame, _ = frames.receive(ours)
+            frame = self._loaded(ours)
         except (EOFError, OSError) as error:
             how = self._end_of_process()
             raise EngineLostError(f"the engine of {self.spec.alias!r} died while loading ({how})") from error
@@ -93,6 +92,15 @@ class EngineHandle:
         self.info = frames.info_of(frame)
         threading.Thread(target=self._read, name=f"ccs-engine-{self.spec.alias}", daemon=True).start()
         return self.info
+
+    def _loaded(self, pipe: Connection) -> frames.Frame:
+        """The first frame that says more than that the process lives."""
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while pipe.poll(max(0.0, deadline - time.monotonic())):
+            frame, _ = frames.receive(pipe)
+            if frame["do"] != "beat":
+                return frame
+        raise EngineError(f"the model {self.spec.alias!r} didn't load within {LOAD_TIMEOUT_S:.0f} s")
 
     def submit(self, job: EngineJob) -> None:
         """Hand a job to the engine.
