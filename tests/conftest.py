@@ -7,6 +7,7 @@ kind. A missing kind is skipped on a developer's machine and fails where ``CI=tr
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +27,13 @@ UNIT_TESTS = Path(__file__).parent / "unit"
 
 # Test processes and their engines share few cores; many threads each would only wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What a terminal can do decides how tables and panels look; tests of these make a console of their own.
+os.environ["TERM"] = "xterm-256color"
+for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+    os.environ.pop(name, None)
+# Started in the background, a shell's children ignore Ctrl-C, and so would the commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
