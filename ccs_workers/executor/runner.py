@@ -26,6 +26,7 @@ from ccs_workers.executor.outcomes import (
     event_data,
 )
 from ccs_workers.executor.workload import engine_job, job_of
+from ccs_workers.publish.publisher import GIVE_UP_AFTER_S, RETRY_EVERY_S
 from ccs_workers.publish.run import JobRun, Lost
 
 if TYPE_CHECKING:
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: Seconds between tries to reach a server that is away, and how long to go on.
-RETRY_EVERY_S: Final = 0.5
-GIVE_UP_AFTER_S: Final = 300.0
 #: Seconds between looks at a running job's limits.
 WATCH_EVERY_S: Final = 0.5
 #: Seconds an engine has to stop a job before its process is replaced.

@@ -253,15 +253,6 @@ class ClaimTable:
             busy = sum(h.phase is not _Phase.ENDED and h.claim.queue == queue for h in self._held.values())
         return busy < bound
 
-    def snapshot(self) -> list[tuple[str, int, str]]:
-        """Id, attempt and queue of every claim that occupies a slot."""
-        with self._lock:
-            return [
-                (held.claim.id, held.claim.attempt, held.claim.queue)
-                for held in self._held.values()
-                if held.phase is not _Phase.ENDED
-            ]
-
 
 #: One process is one worker, so there is one table; Kombu builds channels itself and offers no other seam.
 CLAIMS: Final = ClaimTable()
