@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -98,17 +98,20 @@ class _Run:
             (self.canvas.run, ()),
             (self.injector.run, (self._kinds,)),
         ]
-        threads = [threading.Thread(target=target, args=given, daemon=True) for target, given in targets]
-        for thread in threads:
-            thread.start()
         begun = time.monotonic()
         deadline = begun + self.plan.most_s
-        while any(thread.is_alive() for thread in threads):
-            if time.monotonic() > deadline:
-                for part in (self.load, self.canvas, self.injector):
-                    part.stop.set()
-            show(self.load.accepted, self.injector.done, self.load.open_jobs)
-            time.sleep(_SHOW_EVERY_S)
+        with ThreadPoolExecutor(len(targets)) as pool:
+            running = [pool.submit(target, *given) for target, given in targets]
+            while not all(part.done() for part in running):
+                # One that fails ends the run: without it the others would prove nothing, or wait for ever.
+                failed = any(part.done() and part.exception() for part in running)
+                if failed or time.monotonic() > deadline:
+                    for part in (self.load, self.canvas, self.injector):
+                        part.stop.set()
+                show(self.load.accepted, self.injector.done, self.load.open_jobs)
+                time.sleep(_SHOW_EVERY_S)
+        for each in running:
+            each.result()
         self.load_s = time.monotonic() - begun
         for part in (self.load, self.canvas):
             part.stop.clear()

@@ -8,9 +8,10 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
+from hiredis import Reader
 
 from ccs_broker.client import AsyncClient, Client, JobState
 from ccs_broker.errors import ConfigurationError, QueueFullError, QueueUnavailableError
@@ -40,13 +41,13 @@ def frozen(server):
         os.kill(server.pid, signal.SIGCONT)
 
 
-def every_call(client):
+def every_call(client, first=next):
     job = client.job("some-job")
     return [
         lambda: client.submit("text", prompt="p"),
         lambda: client.submit("vision", images=[b"x" * 20_000_000]),
         lambda: client.submit_many([{"modality": "text", "prompt": "p"}] * 300),
-        lambda: next(job.stream()),
+        lambda: first(job.stream()),
         job.result,
         job.status,
         job.cancel,
@@ -240,6 +241,82 @@ def test_a_server_that_dies_with_the_job_in_hand_may_have_taken_it(kind):
             asyncio.run(scene())
         assert caught.value.maybe_accepted
         server.result(5)
+
+
+#: What a server may answer to any command, among the replies of a pipeline too, and what a caller reads then.
+ERROR_REPLIES = {
+    b"LOADING Redis is loading the dataset in memory": "is still loading",
+    b"ERR max number of clients reached": "no connection left",
+    b"NOAUTH Authentication required.": "refused the login",
+    b"NOPERM this user has no permissions": "access list",
+    b"READONLY You can't write against a read only replica.": "replica",
+    b"OOM command not allowed when used memory > 'maxmemory'.": "memory is used up",
+    b"MISCONF Redis is configured to save RDB snapshots": r"\(MISCONF\)",
+    b"BUSY Redis is busy running a script.": r"\(BUSY\)",
+    b"MASTERDOWN Link with MASTER is down": "error",
+    b"CLUSTERDOWN The cluster is down": "error",
+    b"TRYAGAIN Multiple keys request during rehashing of slot": "error",
+    b"MOVED 3999 127.0.0.1:6381": "error",
+    b"EXECABORT Transaction discarded": "error",
+    b"": "error",
+    b"something that nobody has thought of": "error",
+}
+
+
+@contextmanager
+def answering(reply):
+    """Address of a server that answers every command, well formed or not, with one error."""
+
+    opened = []
+
+    def serve(connection):
+        opened.append(connection)
+        with connection, suppress(OSError):
+            reader = Reader()
+            while data := connection.recv(1 << 20):
+                reader.feed(data)
+                while reader.gets() is not False:
+                    connection.sendall(b"-" + reply + b"\r\n")
+
+    def accept(listener):
+        with suppress(OSError):
+            while True:
+                pool.submit(serve, listener.accept()[0])
+
+    with ThreadPoolExecutor() as pool, socket.create_server(("127.0.0.1", 0)) as listener:
+        pool.submit(accept, listener)
+        try:
+            yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            for connection in opened:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("reply", "told"), ERROR_REPLIES.items(), ids=[r.split(b" ")[0].decode() for r in ERROR_REPLIES]
+)
+def test_an_error_reply_is_told_in_our_words_by_every_call(kind, reply, told):
+    async def outcome(client, call):
+        answer = every_call(client, anext if kind is AsyncClient else next)[call]()
+        return await answer if kind is AsyncClient else answer
+
+    async def scene(url):
+        client = kind(url, timeout_s=DEADLINE_S)
+        for call in CALLS:
+            # The second time on a connection that has served.
+            for _ in range(2):
+                with pytest.raises(QueueUnavailableError, match=told) as caught:
+                    await outcome(client, call)
+                assert not caught.value.maybe_accepted
+        closing = client.close()
+        if kind is AsyncClient:
+            await closing
+
+    with answering(reply) as url:
+        asyncio.run(scene(url))
 
 
 def test_a_server_that_restarts_between_two_calls(private_server):

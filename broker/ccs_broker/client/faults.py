@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redis.exceptions import (
     AuthenticationError,
+    AuthorizationError,
     BusyLoadingError,
     NoPermissionError,
     OutOfMemoryError,
@@ -25,8 +26,10 @@ def unavailable(error: Exception, where: str, *, sent: bool) -> QueueUnavailable
     """
     if isinstance(error, RedisTimeoutError | TimeoutError):
         what = "did not answer in time" if sent else "could not be reached in time"
-    elif isinstance(error, AuthenticationError):
-        what = "refused the login"
+    elif isinstance(error, AuthenticationError | AuthorizationError):
+        what, sent = "refused the login", False
+    elif "max number of clients" in str(error):
+        what, sent = "has no connection left for this client", False
     elif isinstance(error, BusyLoadingError):
         what, sent = "is still loading its data", False
     elif isinstance(error, ResponseError):

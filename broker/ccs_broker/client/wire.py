@@ -38,7 +38,8 @@ class Wire:
 
         Raises:
             TimeoutError: it isn't done by the deadline.
-            OSError, RedisConnectionError: the connection is lost.
+            OSError, RedisConnectionError: the connection is lost, or an error reply says that it is of no use (the
+                server is loading, wants a login, has too many connections), as redis-py's own readers raise it.
         """
         for piece in pieces:
             self._limit(deadline)
@@ -54,6 +55,8 @@ class Wire:
             if not data:
                 raise RedisConnectionError("the server closed the connection")
             self._reader.feed(data)
+        if isinstance(answer, RedisConnectionError):
+            raise answer
         return cast("object", answer)
 
     def _limit(self, deadline: float) -> None:
