@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.report import machine
 
-ALL: Final = ("latency", "throughput", "text")
+ALL: Final = ("latency", "throughput", "cost", "text")
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from benchmarks import chaos_check as check
 from benchmarks.chaos_plan import FaultKind, Plan
 from benchmarks.chaos_run import ENVIRONMENT, Result, run
 from benchmarks.chaos_stock import run_stock
-from benchmarks.report import Figure, machine, percentile, show
+from benchmarks.report import Figure, as_json, machine, percentile, show
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,12 @@ def figures_of(plan: Plan, result: Result) -> list[Figure]:
         Figure(name="whole run", value=result.elapsed_s, unit="s"),
     ]
     if plan.engine == "text":
-        figures.append(Figure(name="of these texts, from a tie of the two best tokens", value=result.ties))
+        ties = 10_000 * result.ties / max(1, result.tokens_resumed)
+        figures += [
+            Figure(name="texts that differ from a tie of the two best tokens on", value=result.ties),
+            Figure(name="tokens decoded behind a resume", value=result.tokens_resumed),
+            Figure(name="such ties in 10,000 of these", value=ties, bar=1, at_most=True),
+        ]
     return figures
 
 
@@ -161,11 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> bool:
         console.print(f"[red]{what}[/]", *examples, sep="\n  ", markup=True, highlight=False)
     if given.json:
         figures += _stock_figures(stock) if stock else []
-        print(
-            json.dumps(
-                {each.name: {"value": each.value, "unit": each.unit, "met": each.met} for each in figures}
-            )
-        )
+        print(as_json(figures))
         return all(each.met is not False for each in figures)
     print(machine())
     print(ENVIRONMENT)

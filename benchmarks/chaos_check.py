@@ -60,6 +60,14 @@ class Record:
         """All tokens."""
         return tuple(token for entry in self.entries for token in entry.token_ids)
 
+    @property
+    def tokens_resumed(self) -> int:
+        """Tokens that were decoded by a later attempt, or a later engine, than the first."""
+        resumed = next(
+            (i for i, entry in enumerate(self.entries) if entry.kind == "resumed"), len(self.entries)
+        )
+        return sum(len(entry.token_ids) for entry in self.entries[resumed:])
+
 
 @dataclass(slots=True)
 class Findings:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import platform
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -17,6 +14,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import psutil
 from redis import Redis
 from redis.exceptions import RedisError
+
+from benchmarks.workers import launch, node_of, report_key, says_ready, worker_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +53,7 @@ class Member:
     @property
     def node(self) -> str:
         """Its name in events."""
-        return f"{self.name}@{platform.node()}"
+        return node_of(self.name)
 
 
 class Fleet:
@@ -206,15 +205,7 @@ class Fleet:
         self.started += 1
         name = f"chaos-{self._count}"
         log = self._folder / f"{name}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                self._kind.command(name),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **self._kind.environment},
-                start_new_session=True,
-            )
+        process = launch(self._kind.command(name), log, self._kind.environment)
         return Member(name=name, process=process, log=log, since=time.monotonic())
 
     @staticmethod
@@ -228,19 +219,10 @@ class Fleet:
 def ccs_worker(url: str, models: Path, slots: int, environment: Mapping[str, str]) -> WorkerKind:
     """``ccs worker``, ready when its own report says so."""
 
-    def command(name: str) -> list[str]:
-        return [
-            sys.executable, "-m", "ccs_broker.cli", "worker", "--url", url, "--models", str(models),
-            "--slots", str(slots), "--name", name,
-        ]  # fmt: skip
-
-    def is_ready(report: bytes) -> bool:
-        return bool(json.loads(report)["state"] == "ready")
-
     return WorkerKind(
-        command=command,
-        ready_key=lambda node: f"ccs:worker:{node}",
-        is_ready=is_ready,
+        command=lambda name: worker_command(url, models, slots, name),
+        ready_key=report_key,
+        is_ready=says_ready,
         environment=environment,
     )
 

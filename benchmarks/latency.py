@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from redis import Redis
 
 from benchmarks.report import Figure, percentile, show
+from benchmarks.workers import ccs_worker
 from ccs_broker import Client
 from ccs_broker.server import EmbeddedServer
 
@@ -45,22 +45,17 @@ def main() -> bool:
     with tempfile.TemporaryDirectory() as folder, EmbeddedServer() as server:
         models = Path(folder) / "models.toml"
         models.write_text(MODELS)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ccs_broker.cli", "worker", "--url", server.url, "--models", str(models),
-             "--slots", "4", "--log-level", "error"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            with Client(server.url) as client, Redis.from_url(server.url) as redis:
-                client.submit("text", prompt="warm up", max_new_tokens=1).result(timeout=60)
-                seconds = []
-                raw = []
-                for _ in range(JOBS):
-                    raw.append(round_trip(redis))
-                    seconds.append(first_output(client))
-        finally:
-            process.terminate()
-            process.wait()
+        with (
+            ccs_worker(server.url, models, 4),
+            Client(server.url) as client,
+            Redis.from_url(server.url) as redis,
+        ):
+            client.submit("text", prompt="warm up", max_new_tokens=1).result(timeout=60)
+            seconds = []
+            raw = []
+            for _ in range(JOBS):
+                raw.append(round_trip(redis))
+                seconds.append(first_output(client))
     in_ms = [value * 1000 for value in seconds]
     raw_ms = [value * 1000 for value in raw]
     return show(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 from dataclasses import dataclass
@@ -43,6 +44,13 @@ def percentile(values: Sequence[float], percent: float) -> float:
     """The value below which ``percent`` of all lie, by the nearest rank."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
+
+
+def as_json(figures: Sequence[Figure]) -> str:
+    """Figures for a program."""
+    return json.dumps(
+        {each.name: {"value": each.value, "unit": each.unit, "met": each.met} for each in figures}
+    )
 
 
 def machine() -> str:

@@ -6,11 +6,9 @@ One worker, one text engine with one thread. Each of the pairs runs 8 jobs one a
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +16,7 @@ import torch
 
 from benchmarks.report import Figure, median_ratio, show
 from benchmarks.text_engine import FOLDER, NEW_TOKENS, PROMPTS, Bare
+from benchmarks.workers import ccs_worker
 from ccs_broker import Client
 from ccs_broker.contract import Modality
 from ccs_broker.server import EmbeddedServer
@@ -25,26 +24,16 @@ from ccs_workers.engines.text.options import TextOptions
 from ccs_workers.models.spec import ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 PAIRS = 5
 
 
-@contextmanager
-def text_worker(url: str, folder: Path) -> Iterator[None]:
-    """A worker with the prepared text model and 16 slots."""
+def model_file(folder: Path) -> Path:
+    """Write a model file with the prepared text model."""
     models = folder / "models.toml"
     models.write_text(f'[models.text]\nmodality = "text"\nengine = "text"\npath = "{FOLDER.expanduser()}"\n')
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ccs_broker.cli", "worker", "--url", url, "--models", str(models),
-         "--slots", "16", "--log-level", "error"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
+    return models
 
 
 def rate(client: Client, prompts: Sequence[str], at_once: int) -> float:
@@ -72,7 +61,7 @@ def main() -> bool:
     with (
         tempfile.TemporaryDirectory() as folder,
         EmbeddedServer() as server,
-        text_worker(server.url, Path(folder)),
+        ccs_worker(server.url, model_file(Path(folder)), 16),
         Client(server.url) as client,
     ):
         client.submit("text", prompt="warm up", max_new_tokens=4).result(timeout=300)

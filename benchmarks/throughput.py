@@ -10,6 +10,7 @@ import time
 from redis import Redis
 
 from benchmarks.report import Figure, median_ratio, show
+from benchmarks.workers import running
 from ccs_broker import Client
 from ccs_broker.server import EmbeddedServer
 
@@ -25,7 +26,7 @@ def enqueue(url: str, kind: str, *, results: bool = False) -> float:
         f"for _ in range({JOBS - 1}): noop.apply_async(({JOBS},))\n"
         f"print({JOBS - 1} / (time.perf_counter() - start))"
     )
-    environment = _environment(url, kind) | {"CCS_BENCH_RESULTS": "1" if results else ""}
+    environment = {**os.environ, **_environment(url, kind), "CCS_BENCH_RESULTS": "1" if results else ""}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
@@ -34,22 +35,16 @@ def enqueue(url: str, kind: str, *, results: bool = False) -> float:
 
 def consume(url: str, kind: str) -> float:
     """Tasks a second that a worker consumes of those waiting, from its first to its last."""
-    environment = _environment(url, kind)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "benchmarks.noop_app", "worker", "-l", "ERROR",
-         "--without-mingle", "--without-gossip", "--without-heartbeat"],
-        env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        with Redis.from_url(url) as client:
-            deadline = time.monotonic() + 120
-            while (elapsed := client.get("bench:elapsed")) is None:
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the worker did not consume in time")
-                time.sleep(0.05)
-    finally:
-        process.terminate()
-        process.wait()
+    command = [
+        sys.executable, "-m", "celery", "-A", "benchmarks.noop_app", "worker", "-l", "ERROR",
+        "--without-mingle", "--without-gossip", "--without-heartbeat",
+    ]  # fmt: skip
+    with running(command, environment=_environment(url, kind)), Redis.from_url(url) as client:
+        deadline = time.monotonic() + 120
+        while (elapsed := client.get("bench:elapsed")) is None:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the worker did not consume in time")
+            time.sleep(0.05)
     return JOBS / float(elapsed)
 
 
@@ -64,7 +59,7 @@ def submit(url: str) -> float:
 
 
 def _environment(url: str, kind: str) -> dict[str, str]:
-    return {**os.environ, "CCS_REDIS_URL": url, "CCS_BENCH_TRANSPORT": kind}
+    return {"CCS_REDIS_URL": url, "CCS_BENCH_TRANSPORT": kind}
 
 
 def main() -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ccs_broker.contract import Modality
 from ccs_broker.errors import ConfigurationError
-from ccs_broker.settings import LedgerSettings, require_url
+from ccs_broker.settings import LedgerSettings, ledger_settings, require_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +22,8 @@ SWEEP_VARIABLE: Final = "CCS_SWEEP_S"
 DRAIN_VARIABLE: Final = "CCS_DRAIN_S"
 STALL_VARIABLE: Final = "CCS_STALL_S"
 EVICTION_VARIABLE: Final = "CCS_ALLOW_EVICTION"
+ALLOCATION_VARIABLE: Final = "CCS_ALLOCATION"
+FLOORS_VARIABLE: Final = "CCS_FLOORS"
 
 ALLOCATIONS: Final = ("dynamic", "static")
 DEFAULT_SLOTS: Final = 16
@@ -30,6 +32,17 @@ DEFAULT_STALL_S: Final = 30.0
 #: Bounds of every time that can be set, in seconds.
 SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPlan:
+    """How many jobs run at once, and how many of each modality where that is said; as text what it was read from."""
+
+    total: int
+    parts: Mapping[Modality, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return shown_parts(self.parts) or str(self.total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +56,10 @@ class WorkerSettings:
     modalities: tuple[Modality, ...] = ()
     #: Jobs that run at once.
     slots: int = DEFAULT_SLOTS
+    #: Slots of each modality, under static allocation; empty: equal parts.
+    slot_parts: Mapping[Modality, int] = field(default_factory=dict)
+    #: Slots of a modality that others don't take, under dynamic allocation.
+    floors: Mapping[Modality, int] = field(default_factory=dict)
     #: Overrides ``device = "auto"`` of the model file; "auto" leaves the choice to the engine.
     device: str = "auto"
     allocation: str = "dynamic"
@@ -77,15 +94,53 @@ def parse_modalities(text: str) -> tuple[Modality, ...]:
     return tuple(dict.fromkeys(Modality(word) for word in words))
 
 
-def parse_slots(text: str) -> int:
-    """Read a number of slots.
+def parse_slots(text: str) -> SlotPlan:
+    """Read a number of slots (``16``) or those of each modality (``text=8,vision=4``).
 
     Raises:
-        ConfigurationError: it isn't a whole number from 1 to ``MAX_SLOTS``.
+        ConfigurationError: it isn't a whole number from 1 to ``MAX_SLOTS``, nor are its parts.
     """
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_SLOTS:
-        raise ConfigurationError(f"slots must be a whole number from 1 to {MAX_SLOTS}, not {text!r}")
+    if "=" in text:
+        parts = parse_parts(text, "slots")
+        return SlotPlan(total=sum(parts.values()), parts=parts)
+    return SlotPlan(total=_slots(text, "slots"))
+
+
+def parse_parts(text: str, name: str) -> dict[Modality, int]:
+    """Read slots of some modalities, such as ``text=8,vision=4``.
+
+    Raises:
+        ConfigurationError: it isn't of this form, or adds up to more than ``MAX_SLOTS``; it begins with ``name``.
+    """
+    parts: dict[Modality, int] = {}
+    for item in filter(None, (word.strip() for word in text.split(","))):
+        word, equals, number = (piece.strip() for piece in item.partition("="))
+        if not equals or word not in set(Modality) or word in parts:
+            raise ConfigurationError(
+                f"{name} are given once for each modality ({', '.join(Modality)}), such as text=8,vision=4; "
+                f"got {text!r}"
+            )
+        parts[Modality(word)] = _slots(number, name)
+    if not parts or sum(parts.values()) > MAX_SLOTS:
+        raise ConfigurationError(f"{name} must add up to a number from 1 to {MAX_SLOTS}; got {text!r}")
+    return parts
+
+
+def shown_parts(parts: Mapping[Modality, int]) -> str:
+    """The text that :func:`parse_parts` reads as these."""
+    return ",".join(f"{modality.value}={slots}" for modality, slots in parts.items())
+
+
+def _slots(text: str, name: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MAX_SLOTS:
+        raise ConfigurationError(f"{name} should be a whole number from 1 to {MAX_SLOTS}, not {text}")
     return int(text)
+
+
+def _allocation(text: str) -> str:
+    if text not in ALLOCATIONS:
+        raise ConfigurationError(f"{ALLOCATION_VARIABLE} must be {' or '.join(ALLOCATIONS)}, not {text!r}")
+    return text
 
 
 def _seconds(text: str, name: str) -> float:
@@ -107,7 +162,7 @@ def ledger_settings_from_environment(environ: Mapping[str, str] | None = None) -
         ConfigurationError: a value is wrong.
     """
     found = os.environ if environ is None else environ
-    standard = LedgerSettings()
+    standard = ledger_settings(environ=found)
     return replace(
         standard,
         lease_s=_seconds(found.get(LEASE_VARIABLE) or str(standard.lease_s), LEASE_VARIABLE),
@@ -145,11 +200,15 @@ def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -
     """
     found = os.environ if environ is None else environ
     models, modalities = found.get(MODELS_VARIABLE), found.get(MODALITIES_VARIABLE)
+    slots, floors = parse_slots(found.get(SLOTS_VARIABLE) or str(DEFAULT_SLOTS)), found.get(FLOORS_VARIABLE)
     return WorkerSettings(
         url=require_url(None, found),
         model_file=Path(models) if models else None,
         modalities=parse_modalities(modalities) if modalities else (),
-        slots=parse_slots(found.get(SLOTS_VARIABLE, str(DEFAULT_SLOTS))),
+        slots=slots.total,
+        slot_parts=slots.parts,
+        floors=parse_parts(floors, FLOORS_VARIABLE) if floors else {},
+        allocation=_allocation(found.get(ALLOCATION_VARIABLE) or ALLOCATIONS[0]),
         drain_s=_seconds(drain, DRAIN_VARIABLE) if (drain := found.get(DRAIN_VARIABLE)) else 0.0,
         stall_s=stall_seconds(found),
         allow_eviction=allows_eviction(found),

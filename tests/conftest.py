@@ -82,6 +82,18 @@ def redis_server(server_kind: str) -> Iterator[EmbeddedServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def models_dir() -> Path:
+    """The folder of the real models that ``ccs models prepare`` made, with its model file."""
+    folder = Path(os.environ.get("CCS_TEST_MODELS", "~/.cache/ccs-workers/models")).expanduser()
+    if not (folder / "models.toml").is_file():
+        absent = f"no prepared models in {folder}; 'make models' fetches them"
+        if os.environ.get("CI") == "true":
+            pytest.fail(absent)
+        pytest.skip(absent)
+    return folder
+
+
 @pytest.fixture
 def redis_url(redis_server: EmbeddedServer) -> str:
     """The shared server's address, emptied for this test."""

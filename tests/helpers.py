@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import signal
 import subprocess
 import time
 from contextlib import contextmanager
@@ -16,11 +18,14 @@ if TYPE_CHECKING:
 
     import redis
 
+    from ccs_broker.server import EmbeddedServer
+
 T = TypeVar("T")
 
 #: Keys that may stand without a time to live, as shell patterns; each needs its reason.
 PERMANENT_KEYS: Final[dict[str, str]] = {
     "_kombu.binding*": "Kombu's exchange bindings, one small set an exchange",
+    "ccs:weights": "an operator's setting, of a bounded number of tenants",
 }
 
 
@@ -53,6 +58,16 @@ def running(command: Sequence[str], **options: object) -> Iterator[subprocess.Po
         process.wait()
         if process.stdout:
             process.stdout.close()
+
+
+@contextmanager
+def frozen(server: EmbeddedServer) -> Iterator[None]:
+    """A server that answers nothing while the block runs, and then all that it was asked."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 def leaked_keys(client: redis.Redis) -> list[str]:

@@ -15,7 +15,8 @@
     ├── DeadlineExceededError        DEADLINE_EXCEEDED     the job's own deadline or lifetime has passed
     │   └── RuntimeExceededError     RUNTIME_EXCEEDED      the job ran longer than its max_runtime_s
     ├── QueueUnavailableError        QUEUE_UNAVAILABLE     the server can't be reached or refuses writes
-    │   └── QueueFullError           QUEUE_FULL            the server's memory is used up
+    │   └── QueueFullError           QUEUE_FULL            the queue's bound is reached, or the server's memory used up
+    ├── DeadlineUnreachableError     DEADLINE_UNREACHABLE  it can't be done in time, and wished to be refused then
     ├── NoSuitableWorkerError        NO_SUITABLE_WORKER    no worker serves this modality or model
     ├── EngineError                  ENGINE_FAILED         the model raised; its text stays in the worker's log
     │   ├── EngineLostError          ENGINE_LOST           the engine process died under the job
@@ -26,6 +27,7 @@
     ├── LeaseLostError               LEASE_LOST            another attempt holds the job now
     ├── JobFailedError               (the job's own code)  raised where a failed job must raise, as in a chain
     └── ConfigurationError           CONFIGURATION         a setting or the model file is wrong
+        └── SetupError               CONFIGURATION         something that must be there first couldn't be got or made
 
 A message holds numbers, names and limits, never a piece of a prompt or of media.
 """
@@ -44,6 +46,7 @@ __all__ = [
     "ConflictError",
     "ContextTooLongError",
     "DeadlineExceededError",
+    "DeadlineUnreachableError",
     "DeviceLostError",
     "EngineError",
     "EngineLostError",
@@ -60,6 +63,7 @@ __all__ = [
     "QueueFullError",
     "QueueUnavailableError",
     "RuntimeExceededError",
+    "SetupError",
     "StreamExpiredError",
     "UnsupportedMediaError",
     "WaitTimeoutError",
@@ -180,9 +184,24 @@ class QueueUnavailableError(CcsError):
 
 
 class QueueFullError(QueueUnavailableError):
-    """The server's memory is used up; nothing was accepted."""
+    """As many jobs wait as may, or the server's memory is used up; nothing was accepted."""
 
     code = "QUEUE_FULL"
+
+
+class DeadlineUnreachableError(CcsError):
+    """The job can't be done in time, and wished to be refused then; nothing was accepted.
+
+    ``predicted_s`` is when, in seconds from the submission, what is asked for would have come: the first output
+    where that misses its target, else the end.
+    """
+
+    code = "DEADLINE_UNREACHABLE"
+    retryable = True
+
+    def __init__(self, message: str, predicted_s: float | None = None) -> None:
+        super().__init__(message)
+        self.predicted_s = predicted_s
 
 
 class NoSuitableWorkerError(CcsError):
@@ -249,6 +268,10 @@ class ConfigurationError(CcsError):
     """A setting or the model file is wrong; the message names the file, the key and what to do."""
 
     code = "CONFIGURATION"
+
+
+class SetupError(ConfigurationError):
+    """Nothing that was said is wrong, but a library is missing, or a model could not be fetched or made."""
 
 
 def _walk(cls: type[CcsError]) -> list[type[CcsError]]:

@@ -88,6 +88,8 @@ class EmbeddedServer:
         self._directives = {
             "save": '""',
             "appendonly": "yes" if appendonly else "no",
+            # As in broker/redis.conf: what a job's log takes from its first event on.
+            "stream-node-max-bytes": "1024",
             "maxmemory": str(maxmemory_bytes or 0),
             "maxmemory-policy": "noeviction",
             **(config or {}),

@@ -9,6 +9,20 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:events:<id>`` | channel | each event as JSON, the bell | - |
 | ``ccs:control`` | channel | running entries that were cancelled, a hint to their workers | - |
 | ``ccs:waiting:<q>`` | zset | id by score | emptied by claims; bounded by lifetimes |
+| ``ccs:lane:<q>:<model>`` | zset | the same, of the jobs that name a model, or none | as above |
+| ``ccs:aged:<q>``, ``ccs:aged:<q>:<model>`` | zset | batch and relegated jobs by submission, ms | as above |
+| ``ccs:late`` | zset | id by the time when its first output can't come in time any more, ms | outcomes, sweeps |
+| ``ccs:load`` | hash | counts and expected device time of what waits and runs | TTL |
+| ``ccs:share`` | hash | virtual time, weight of the tenants that wait, the floor's credit | TTL |
+| ``ccs:share:n`` | hash | tenant: its waiting jobs | emptied by claims; TTL |
+| ``ccs:share:f`` | zset | ``rank|tenant`` by the virtual time of its next job | pruned by sweeps, TTL |
+| ``ccs:weights`` | hash | tenant: its weight, where that isn't 1 | bounded size; an operator's setting |
+| ``ccs:work:<q>:<model>`` | hash | coefficients of a kind of job's device time | TTL |
+| ``ccs:stats:<q>:<model>`` | hash | what those were learnt from | TTL |
+| ``ccs:muted:<q>`` | string | a worker doesn't listen to the queue's tickets | TTL |
+| ``ccs:nudge:<q>`` | list | wakes such workers for urgent jobs | bounded length, TTL |
+| ``ccs:preempting:<id>`` | string | a worker that lets a running job make way for this waiting one | TTL |
+| ``ccs:wake:<channel>`` | list | tells a worker's consumer that its own room has grown | TTL |
 | ``ccs:delayed`` | zset | id by due time, ms | emptied by sweeps |
 | ``ccs:expiry`` | zset | id by deadline or lifetime, ms | emptied by outcomes and sweeps |
 | ``ccs:running`` | zset | ``id|attempt`` by end of lease, ms | emptied by acks and sweeps |
@@ -20,6 +34,7 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:idem:<tenant>:<key>`` | string | ``digest id`` of an idempotent submission | TTL |
 | ``ccs:blob:<sha>`` | string | bytes of a medium | TTL |
 | ``ccs:refs:<sha>`` | set | ids of unfinished jobs that use it | TTL |
+| ``ccs:tombstones`` | zset | ids cancelled before they came, by the time it counts until, ms | bounds, TTL |
 | ``ccs:quarantined`` | zset | ids of quarantined jobs by time, ms; their hashes keep the payload | bounded age, TTL |
 | ``ccs:dead`` | list | what could not be understood, newest first | bounded length, TTL |
 """
@@ -53,6 +68,16 @@ IDEMPOTENCY: Final = "ccs:idem:"
 #: In the place of a tenant, whose name can't begin like this: the key of a replay, followed by the old id.
 REPLAY: Final = IDEMPOTENCY + "~replay:"
 DELAYED: Final = "ccs:delayed"
+LANE: Final = "ccs:lane:"
+LATE: Final = "ccs:late"
+LOAD: Final = "ccs:load"
+SHARE: Final = "ccs:share"
+TENANTS_WAITING: Final = "ccs:share:n"
+WEIGHTS: Final = "ccs:weights"
+MUTED: Final = "ccs:muted:"
+NUDGE: Final = "ccs:nudge:"
+PREEMPTING: Final = "ccs:preempting:"
+WAKE: Final = "ccs:wake:"
 EXPIRY: Final = "ccs:expiry"
 RUNNING: Final = "ccs:running"
 SWEPT: Final = "ccs:swept"
@@ -60,6 +85,7 @@ WORKERS: Final = "ccs:workers"
 DEAD: Final = "ccs:dead"
 CONTROL: Final = "ccs:control"
 QUARANTINED: Final = "ccs:quarantined"
+TOMBSTONES: Final = "ccs:tombstones"
 
 #: Celery's own name for a stored result.
 CELERY_RESULT: Final = "celery-task-meta-"
@@ -85,6 +111,26 @@ def modality_of(queue: str) -> Modality:
 def tickets_of(queue: str) -> str:
     """List that holds a queue's tickets; its length is the number of waiting jobs."""
     return f"{queue}{BAND_SEPARATOR}{TICKET_BAND}"
+
+
+def lane_of(queue: str, model: str) -> str:
+    """Waiting jobs of a queue that name a model, or none where ``model`` is empty, by score."""
+    return f"{LANE}{queue}:{model}"
+
+
+def relegated_field(queue: str) -> str:
+    """Field of ``ccs:load`` that counts a queue's waiting jobs which are relegated."""
+    return f"low:{queue}"
+
+
+def work_of(queue: str, model: str) -> str:
+    """Coefficients of the device time of jobs that name a model, or none."""
+    return f"ccs:work:{queue}:{model}"
+
+
+def statistics_of(queue: str, model: str) -> str:
+    """What the coefficients of :func:`work_of` were learnt from."""
+    return f"ccs:stats:{queue}:{model}"
 
 
 def foreign_lists_of(queue: str) -> tuple[str, ...]:

@@ -11,8 +11,9 @@ import click
 from rich.text import Text
 
 from ccs_broker.cli.failures import EXIT_NOT_SUCCEEDED
-from ccs_broker.cli.options import json_option, url_option, with_options
+from ccs_broker.cli.options import Whole, json_option, url_option, with_options
 from ccs_broker.cli.output import echo_json, notes, out, printable, spinner
+from ccs_broker.contract.wording import Bounds
 from ccs_broker.errors import ConfigurationError
 from ccs_broker.settings import require_url
 from ccs_workers.cli.model_files import home_option, models_option, prepare_shown, prepared_folder
@@ -30,6 +31,7 @@ from ccs_workers.cli.worker import capacity_options, require_models, require_ser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from rich.console import Console
 
@@ -52,7 +54,11 @@ _system_options = with_options(
 
 @click.command("demo", short_help="See the whole system run here, live.")
 @click.option(
-    "--jobs", type=click.IntRange(1, 64), default=1, show_default=True, help="Jobs of each modality."
+    "--jobs",
+    type=Whole(Bounds(least=1, most=64)),
+    default=1,
+    show_default=True,
+    help="Jobs of each modality.",
 )
 @_system_options
 def demo_command(jobs: int, as_json: bool, **options: Any) -> int:
@@ -90,7 +96,8 @@ def demo_command(jobs: int, as_json: bool, **options: Any) -> int:
 def up_command(as_json: bool, **options: Any) -> int:
     """Start everything on this machine and stay up until Ctrl-C or SIGTERM.
 
-    With --json one line tells the addresses when everything is ready.
+    The logs of the worker and of Flower lie where it says, until it is stopped; after a failure they stay. With
+    --json one line tells the addresses and the logs when everything is ready.
 
     \b
     ccs up
@@ -99,7 +106,9 @@ def up_command(as_json: bool, **options: Any) -> int:
     console = notes() if as_json else out()
     with _ready_system(options, console) as (system, _):
         if as_json:
-            echo_json({"url": system.url, "worker": system.worker_name, "flower": _login(system)})
+            logs = {name: str(path) for name, path in _logs(system).items()}
+            said = {"url": system.url, "worker": system.worker_name, "flower": _login(system), "logs": logs}
+            echo_json(said)
         else:
             _print_examples(system, console)
         never = threading.Event()
@@ -125,6 +134,7 @@ def _ready_system(options: dict[str, Any], console: Console) -> Iterator[tuple[L
             slots=options["slots"],
             device=options["device"],
             allocation=options["allocation"],
+            floors=options["floors"],
             flower=options["flower"],
         )
         if wanted.url is not None:
@@ -141,6 +151,8 @@ def _announce(system: LocalSystem, console: Console) -> None:
     """Say where everything is; a Flower that didn't come up is reported and left at that."""
     console.print(Text(f"server  {system.shown_url}"))
     console.print(Text(f"worker  {system.worker_name} ({', '.join(system.modalities)})"))
+    for name, path in _logs(system).items():
+        console.print(Text(f"log     {path} ({name})"), soft_wrap=True)
     if system.flower is None:
         return
     with spinner("starting Flower"):
@@ -151,6 +163,12 @@ def _announce(system: LocalSystem, console: Console) -> None:
         )
     else:
         console.print(Text(f"Flower did not start: {system.flower.child.tail(1)}", style="yellow"))
+
+
+def _logs(system: LocalSystem) -> dict[str, Path]:
+    """Where each part's log lies, by the part's name."""
+    children = [system.worker, *([system.flower.child] if system.flower is not None else [])]
+    return {child.name: child.log for child in children}
 
 
 def _explain(strands: list[Strand], system: LocalSystem, console: Console) -> None:

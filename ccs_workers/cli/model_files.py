@@ -109,12 +109,15 @@ class _Amount(DownloadColumn):
 def _lines(console: Console) -> Report:
     """A callback that prints a line where a stage begins and where it ends."""
     begun: set[str] = set()
+    ended: set[str] = set()
 
     def show(stage: str, done: int, total: int) -> None:
         if stage not in begun:
             begun.add(stage)
             console.print(Text(f"{stage} ..."))
-        if total and done >= total:
+        # The size may be reached some time before the stage is over, and is then told again.
+        if total and done >= total and stage not in ended:
+            ended.add(stage)
             console.print(Text(f"{stage}: done"))
 
     return show

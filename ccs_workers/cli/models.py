@@ -127,14 +127,15 @@ def prepare_command(aliases: tuple[str, ...], target: Path | None, home: Path | 
 
 @models_command.command("check")
 @click.argument("aliases", nargs=-1)
-@click.option("--deep", is_flag=True, help="Compare hashes and read every weight as well.")
+@click.option("--deep", is_flag=True, help="Also compare hashes, read every weight, load and run the model.")
 @with_options(models_option, home_option, json_option)
 def check_command(
     aliases: tuple[str, ...], deep: bool, model_file: Path | None, home: Path | None, as_json: bool
 ) -> int:
     """Check that declared models are whole; without ALIASES all of them.
 
-    Ends with 0 if nothing is wrong and with 1 otherwise.
+    With --deep each model is loaded on its device, as a worker would, and runs one small job. Ends with 0 if
+    nothing is wrong and with 1 otherwise.
 
     \b
     ccs models check
@@ -155,12 +156,13 @@ def check_command(
 
 
 def _check(specs: Sequence[ModelSpec], *, deep: bool) -> list[CheckReport]:
+    from ccs_workers.cli.model_probe import probe
     from ccs_workers.models import check
 
     reports = []
     for spec in specs:
         with spinner(f"checking {spec.alias}"):
-            reports.append(check(spec, deep=deep))
+            reports.append(check(spec, deep=deep, probe=probe))
     return reports
 
 
@@ -190,4 +192,6 @@ def _parameters(report: CheckReport) -> str:
 
 
 def _verdict(report: CheckReport) -> Text:
-    return Text("ok", style="green") if report.ok else Text("\n".join(report.faults), style="red")
+    if not report.ok:
+        return Text("\n".join(report.faults), style="red")
+    return Text(f"ok ({report.probe.detail})" if report.probe else "ok", style="green")

@@ -20,6 +20,7 @@ from ccs_broker.cli.output import printable
 from ccs_broker.errors import QueueUnavailableError, WaitTimeoutError, WorkerLostError
 from ccs_workers.cli.flower import start_flower
 from ccs_workers.cli.processes import Child, stop_all
+from ccs_workers.settings import shown_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ccs_broker.client import Client
+    from ccs_broker.contract import Modality
     from ccs_broker.server import EmbeddedServer
     from ccs_workers.cli.flower import Flower
+    from ccs_workers.settings import SlotPlan
 
 __all__ = ["LocalSystem", "SystemOptions", "ending_on_signals", "loading", "local_system", "show_log"]
 
@@ -46,9 +49,10 @@ class SystemOptions:
     url: str | None
     model_file: Path
     modalities: tuple[str, ...]
-    slots: int
+    slots: SlotPlan
     device: str
     allocation: str
+    floors: Mapping[Modality, int]
     flower: bool
 
 
@@ -187,6 +191,7 @@ def _start_worker(options: SystemOptions, url: str, name: str, folder: Path) -> 
         "--slots", str(options.slots),
         "--device", options.device,
         "--allocation", options.allocation,
+        *(("--floors", shown_parts(options.floors)) if options.floors else ()),
         "--models", str(options.model_file.absolute()),
         "--name", name,
     ]  # fmt: skip

@@ -9,20 +9,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ccs_broker.cli.options import json_option, url_option, with_options
+from ccs_broker.cli.options import Real, Whole, json_option, url_option, with_options
 from ccs_broker.cli.output import echo_json
-from ccs_broker.errors import ConfigurationError, NotFoundError
+from ccs_broker.contract.wording import Bounds
+from ccs_broker.errors import ConfigurationError, NotFoundError, SetupError
 from ccs_broker.settings import require_url
 from ccs_workers.cli.model_files import home_option, models_option, prepared_model_file
-from ccs_workers.settings import ALLOCATIONS, DEFAULT_SLOTS, parse_modalities
+from ccs_workers.settings import (
+    ALLOCATIONS,
+    DEFAULT_SLOTS,
+    LONGEST_S,
+    parse_modalities,
+    parse_parts,
+    parse_slots,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from ccs_broker.contract import Modality
+    from ccs_workers.settings import SlotPlan
 
 __all__ = ["capacity_options", "require_models", "require_server", "worker_command"]
 
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MOST_PORTS: Final = 65535
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
@@ -45,14 +58,29 @@ def _modalities(_: click.Context, __: click.Parameter, value: str | None) -> tup
         raise click.BadParameter(error.message) from None
 
 
+def _slots(_: click.Context, __: click.Parameter, value: str) -> SlotPlan:
+    try:
+        return parse_slots(value)
+    except ConfigurationError as error:
+        raise click.BadParameter(error.message) from None
+
+
+def _floors(_: click.Context, __: click.Parameter, value: str | None) -> Mapping[Modality, int]:
+    try:
+        return parse_parts(value, "floors") if value is not None else {}
+    except ConfigurationError as error:
+        raise click.BadParameter(error.message) from None
+
+
 #: How much a worker takes on; `ccs demo` and `ccs up` have the same options.
 capacity_options = with_options(
     click.option(
         "--slots",
-        type=click.IntRange(1, 4096),
-        default=DEFAULT_SLOTS,
+        default=str(DEFAULT_SLOTS),
         show_default=True,
-        help="Jobs running at once.",
+        callback=_slots,
+        metavar="N | LIST",
+        help="Jobs running at once; with static allocation also those of each modality: text=8,vision=4.",
     ),
     click.option(
         "--device", default="auto", show_default=True, callback=_device, help="auto, cpu, cuda or cuda:1."
@@ -63,6 +91,12 @@ capacity_options = with_options(
         default=ALLOCATIONS[0],
         show_default=True,
         help="Share the slots among the modalities, or give each its part.",
+    ),
+    click.option(
+        "--floors",
+        callback=_floors,
+        metavar="LIST",
+        help="Slots of a modality that others don't take, with dynamic allocation: text=2,vision=1.",
     ),
 )
 
@@ -82,14 +116,14 @@ capacity_options = with_options(
 @click.option(
     "--drain-seconds",
     "drain_s",
-    type=click.FloatRange(0, 3600),
+    type=Real(Bounds(least=0, most=LONGEST_S)),
     default=0.0,
     show_default=True,
     help="Time that running jobs have to end at shutdown, before another worker continues them.",
 )
 @click.option(
     "--health-port",
-    type=click.IntRange(0, 65535),
+    type=Whole(Bounds(least=0, most=_MOST_PORTS)),
     help="Serve /healthz and /readyz there; 0 takes a free port and logs it.",
 )
 @click.option(
@@ -120,8 +154,19 @@ def worker_command(model_file: Path | None, home: Path | None, as_json: bool, **
 
     options["loglevel"] = options.pop("log_level")
     if as_json:
-        echo_json({"worker": {"model_file": str(models), **options}})
+        echo_json({"worker": {"model_file": str(models), **_plain(options)}})
     return run_worker(WorkerOptions(url=server, model_file=models, **options))
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as JSON has them."""
+    slots = options["slots"]
+    return {
+        **options,
+        "slots": slots.total,
+        "slot_parts": dict(slots.parts),
+        "floors": dict(options["floors"]),
+    }
 
 
 def require_models(path: Path, modalities: tuple[str, ...]) -> tuple[str, ...]:
@@ -147,7 +192,7 @@ def require_models(path: Path, modalities: tuple[str, ...]) -> tuple[str, ...]:
                 "'ccs models prepare' makes those of the demo"
             )
     if any(spec.source for spec in models.specs) and importlib.util.find_spec("torch") is None:
-        raise ConfigurationError("engines need torch; install it with: pip install 'ccs-workers[worker]'")
+        raise SetupError("engines need torch; install it with: pip install 'ccs-workers[worker]'")
     return wanted
 
 

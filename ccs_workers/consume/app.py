@@ -14,8 +14,16 @@ from redis import Redis
 
 from ccs_broker import topology
 from ccs_broker.errors import CcsError
-from ccs_broker.ledger import Ledger
-from ccs_broker.transport import ATTEMPT_HEADER, CLAIMS, RUN_TASK, celery_settings
+from ccs_broker.transport import (
+    ATTEMPT_HEADER,
+    CLAIMS,
+    RUN_TASK,
+    celery_settings,
+    quick_ledger,
+    reply_timeout_s,
+)
+from ccs_workers.consume.chords import PATIENT_PUBLISHING, backend_url
+from ccs_workers.consume.revoking import answer_revokes
 from ccs_workers.consume.runtime import Runtime, serving
 from ccs_workers.consume.server_check import require_no_eviction
 from ccs_workers.consume.task import ContainedTask, RunnerSlot, register_run
@@ -35,12 +43,17 @@ def build_app(settings: WorkerSettings) -> Celery:
         ConfigurationError: the model file is faulty.
     """
     app = Celery(
-        "ccs_workers", broker=settings.url, backend=settings.url, task_cls=ContainedTask, set_as_current=False
+        "ccs_workers",
+        broker=settings.url,
+        backend=backend_url(settings.url),
+        task_cls=ContainedTask,
+        set_as_current=False,
     )
-    app.conf.update(celery_settings())
+    common = celery_settings(reply_timeout_s(settings.ledger.lease_s))
+    app.conf.update(common)
     app.conf.update(
         broker_transport_options={
-            **celery_settings()["broker_transport_options"],
+            **common["broker_transport_options"],
             "ledger": {name: getattr(settings.ledger, name) for name in _fields(settings)},
         },
         task_queues=[Queue(queue, routing_key=queue) for queue in _queues(settings)],
@@ -53,6 +66,7 @@ def build_app(settings: WorkerSettings) -> Celery:
         worker_send_task_events=True,
         task_send_sent_event=False,
         worker_hijack_root_logger=False,
+        task_publish_retry_policy=PATIENT_PUBLISHING,
         result_expires=settings.ledger.job_ttl_s,
     )
     slot = RunnerSlot()
@@ -70,7 +84,7 @@ def _fields(settings: WorkerSettings) -> tuple[str, ...]:
 def _queues(settings: WorkerSettings) -> tuple[str, ...]:
     if settings.model_file is None:
         return topology.QUEUES
-    modalities = dict.fromkeys(spec.modality for spec in serving(settings).specs)
+    modalities = serving(settings).modalities
     return tuple(topology.queue_of(modality) for modality in modalities)
 
 
@@ -85,11 +99,11 @@ def _engines_step(settings: WorkerSettings, slot: RunnerSlot) -> type[bootsteps.
             self.runtime: Runtime | None = None
 
         def start(self, worker: Any) -> None:
-            ledger = Ledger(
-                Redis.from_url(settings.url, socket_timeout=5.0, socket_connect_timeout=5.0), settings.ledger
-            )
+            ledger = quick_ledger(settings.url, settings.ledger)
             try:
-                require_no_eviction(ledger.redis, allowed=settings.allow_eviction)
+                # One that is only just starting is asked again, as redis-py does by itself.
+                with Redis.from_url(settings.url, socket_timeout=5.0, socket_connect_timeout=5.0) as redis:
+                    require_no_eviction(redis, allowed=settings.allow_eviction)
                 self.runtime = Runtime(settings, ledger, worker.hostname)
                 self.runtime.load()
             except CcsError as error:
@@ -98,6 +112,7 @@ def _engines_step(settings: WorkerSettings, slot: RunnerSlot) -> type[bootsteps.
                     self.runtime.close()
                 raise SystemExit(1) from error
             slot.runner = self.runtime.runner
+            answer_revokes(ledger)
             _follow_tasks()
             self._drain_on_shutdown(self.runtime)
             self.runtime.open()

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from celery.bin.celery import celery
 
 from ccs_workers.consume.app import build_app
-from ccs_workers.consume.runtime import node_name
+from ccs_workers.consume.runtime import node_name, serving
+from ccs_workers.scheduling.allocation import allocation_of
 from ccs_workers.settings import (
     WorkerSettings,
     allows_eviction,
@@ -30,7 +31,9 @@ def run_worker(options: WorkerOptions) -> int:
         url=options.url,
         model_file=options.model_file,
         modalities=parse_modalities(",".join(options.modalities)) if options.modalities else (),
-        slots=options.slots,
+        slots=options.slots.total,
+        slot_parts=options.slots.parts,
+        floors=options.floors,
         device=options.device,
         allocation=options.allocation,
         name=options.name,
@@ -41,6 +44,7 @@ def run_worker(options: WorkerOptions) -> int:
         health_port=options.health_port,
         ledger=ledger_settings_from_environment(),
     )
+    allocation_of(settings, serving(settings).modalities)
     app = build_app(settings)
     arguments = [
         "worker",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ccs_workers.settings import DEFAULT_SLOTS, SlotPlan
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from ccs_broker.contract import Modality
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +22,11 @@ class WorkerOptions:
     model_file: Path
     #: Empty: every modality the model file serves.
     modalities: tuple[str, ...] = ()
-    slots: int = 16
+    slots: SlotPlan = field(default_factory=lambda: SlotPlan(total=DEFAULT_SLOTS))
     device: str = "auto"
     allocation: str = "dynamic"
+    #: Slots of a modality that others don't take, under dynamic allocation.
+    floors: Mapping[Modality, int] = field(default_factory=dict)
     #: None: a name that is unique by construction.
     name: str | None = None
     #: Seconds that running jobs have to end at shutdown, before they are handed back.

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from ccs_broker.ledger import Ledger
     from ccs_broker.transport import ClaimTable
+    from ccs_workers.executor.handle import EngineHandle
     from ccs_workers.executor.pool import EnginePool
     from ccs_workers.models.modelfile import ModelFile
+    from ccs_workers.models.spec import ModelSpec
+    from ccs_workers.scheduling.learner import Learner
     from ccs_workers.settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,8 @@ class Reporter:
         self._engines = engines
         self._ledger = ledger
         self._claims: ClaimTable | None = None
+        #: What tells how well service times are predicted.
+        self.learner: Learner | None = None
         self._ready = False
         self._pulse = Pulse(CONSUMING, settings.stall_s)
         self._away = ""
@@ -151,17 +156,40 @@ class Reporter:
             "slots": self._settings.slots,
             "busy": busy,
             "allocation": self._settings.allocation,
+            "slot_parts": dict(self._settings.slot_parts),
+            "floors": dict(self._settings.floors),
+            "estimates": self._estimates(),
             "models": [
-                {
-                    "alias": spec.alias,
-                    "modality": spec.modality.value,
-                    "engine": spec.engine,
-                    "state": states.get(spec.alias, "declared"),
-                    "pid": loaded[spec.alias].pid if spec.alias in loaded else None,
-                    "device": info.device
-                    if spec.alias in loaded and (info := loaded[spec.alias].info)
-                    else None,
-                }
+                _model(spec, states.get(spec.alias, "declared"), loaded.get(spec.serving.alias))
                 for spec in self._models.specs
             ],
         }
+
+    def _estimates(self) -> list[dict[str, object]]:
+        """How far the times of jobs were predicted wrongly: medians of the last ones, by queue and model named."""
+        errors = self.learner.errors() if self.learner is not None else {}
+        return [
+            {
+                "modality": topology.modality_of(queue).value,
+                "model": model or None,
+                "jobs": found.jobs,
+                "first_error": None if found.first is None else round(found.first, 4),
+                "error": round(found.cost, 4),
+            }
+            for (queue, model), found in sorted(errors.items())
+        ]
+
+
+def _model(spec: ModelSpec, state: str, handle: EngineHandle | None) -> dict[str, object]:
+    """One model as the report tells of it; what only a loaded one knows is None before."""
+    info = handle.info if handle is not None else None
+    return {
+        "alias": spec.alias,
+        "modality": spec.modality.value,
+        "engine": spec.engine,
+        "default": spec.default,
+        "state": state,
+        "pid": handle.pid if handle is not None else None,
+        "device": info.device if info is not None else None,
+        "takes_prompt": info.takes_prompt if info is not None else None,
+    }

@@ -9,18 +9,21 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from ccs_broker import topology
 from ccs_broker.errors import ConfigurationError, NotFoundError
 from ccs_broker.transport import CLAIMS, WorkerProfile
 from ccs_workers.consume.health import Health
 from ccs_workers.consume.report import Reporter
+from ccs_workers.consume.sideline import Sideline
 from ccs_workers.executor.pool import EnginePool
 from ccs_workers.executor.runner import Runner
 from ccs_workers.models.modelfile import load_model_file
 from ccs_workers.publish.publisher import Publisher
+from ccs_workers.scheduling.accounts import Accounts
+from ccs_workers.scheduling.allocation import allocation_of
+from ccs_workers.scheduling.learner import Learner
+from ccs_workers.scheduling.memory import memory_of
 
 if TYPE_CHECKING:
-    from ccs_broker.contract import Modality
     from ccs_broker.ledger import Ledger
     from ccs_workers.models.modelfile import ModelFile
     from ccs_workers.settings import WorkerSettings
@@ -56,31 +59,23 @@ def serving(settings: WorkerSettings) -> ModelFile:
     return models.for_modalities(wanted)
 
 
-def shares(slots: int, queues: tuple[str, ...], allocation: str) -> dict[str, int]:
-    """Most jobs at once per queue: none of their own in ``dynamic``, equal parts in ``static``."""
-    if allocation != "static":
-        return {}
-    return {queue: max(1, slots // len(queues)) for queue in queues}
-
-
 class Runtime:
     """Owns what a worker process needs besides Celery."""
 
     def __init__(self, settings: WorkerSettings, ledger: Ledger, name: str) -> None:
         self.models = serving(settings)
+        self._allocation = allocation_of(settings, self.models.modalities)
         self._settings = settings
         self._name = name
         self._draining = False
         publisher = Publisher(ledger)
         self.engines = EnginePool(self.models, publisher, settings.device)
-        self.runner = Runner(ledger, CLAIMS, self.engines, publisher, name)
+        learner = Learner(ledger)
+        self.runner = Runner(ledger, CLAIMS, self.engines, publisher, Accounts(learner), worker=name)
+        self._sideline = Sideline(ledger, learner, self.models, self.engines)
         self.reporter = Reporter(name, settings, self.models, self.engines, ledger)
+        self.reporter.learner = learner
         self._health: Health | None = None
-
-    @property
-    def modalities(self) -> tuple[Modality, ...]:
-        """Modalities served."""
-        return tuple(dict.fromkeys(spec.modality for spec in self.models.specs))
 
     def load(self) -> None:
         """Load the default model of every modality, one after another; others load with their first job.
@@ -92,20 +87,21 @@ class Runtime:
         self.reporter.start()
         if self._settings.health_port is not None:
             self._health = Health(self.reporter, self._settings.health_host, self._settings.health_port)
-        for modality in self.modalities:
+        for modality in self.models.modalities:
             spec = self.models.default_for(modality)
             logger.info("loading model %s (%s)", spec.alias, modality.value)
             self.engines.get(spec)
 
     def open(self) -> None:
         """Tell the transport what to claim, and the fleet that this worker is ready."""
-        queues = tuple(topology.queue_of(modality) for modality in self.modalities)
         CLAIMS.profile = WorkerProfile(
             name=self._name,
             models=tuple(spec.alias for spec in self.models.specs),
-            slots=self._settings.slots,
-            slots_of=shares(self._settings.slots, queues, self._settings.allocation),
+            slots=self._allocation.slots,
+            rules=self._allocation,
+            memory=memory_of(self.models),
         )
+        self._sideline.start(preempting=not self._allocation.is_static)
         self.reporter.ready(CLAIMS)
 
     def drain(self) -> None:
@@ -139,6 +135,7 @@ class Runtime:
             self.drain()
         while CLAIMS.busy():
             time.sleep(_DRAIN_POLL_S)
+        self._sideline.stop()
         self.reporter.stop()
         if self._health is not None:
             self._health.stop()

@@ -65,6 +65,8 @@ def start_frame(job: EngineJob) -> tuple[Frame, list[bytes]]:
         "sampling": job.sampling.model_dump(mode="json"),
         "seed": job.seed,
         "images": len(job.images),
+        "score": job.score,
+        "floor": job.floor,
     }
     if job.resume is not None:
         frame["resume"] = [
@@ -88,6 +90,8 @@ def job_of(frame: Frame, blobs: Sequence[bytes]) -> EngineJob:
         resume=Resume(text=resume[0], token_ids=tuple(resume[1]), progress=tuple(resume[2]))
         if resume
         else None,
+        score=frame["score"],
+        floor=frame["floor"],
     )
 
 
@@ -108,7 +112,8 @@ def _encode(output: EngineOutput) -> tuple[str, Any]:
         case Progress():
             return "p", output.data
         case Done():
-            return "e", [output.finish_reason, output.usage.model_dump(exclude_defaults=True), output.data]
+            usage = output.usage.model_dump(exclude_defaults=True)
+            return "e", [output.finish_reason, usage, output.data, output.first_device_s]
         case Failed():
             return "f", [output.code, output.message]
 
@@ -120,7 +125,12 @@ def _decode(kind: str, value: Any) -> EngineOutput:
         case "p":
             return Progress(data=value)
         case "e":
-            return Done(finish_reason=value[0], usage=Usage.model_validate(value[1]), data=value[2])
+            return Done(
+                finish_reason=value[0],
+                usage=Usage.model_validate(value[1]),
+                data=value[2],
+                first_device_s=value[3],
+            )
         case "f":
             return Failed(code=value[0], message=value[1])
         case _:
@@ -138,6 +148,7 @@ def info_frame(info: EngineInfo) -> Frame:
         "weights_bytes": info.weights_bytes,
         "load_s": info.load_s,
         "context_tokens": info.context_tokens,
+        "takes_prompt": info.takes_prompt,
     }
 
 

@@ -21,7 +21,7 @@ from ccs_broker.errors import CcsError, ConfigurationError, DeviceLostError
 from ccs_workers.engines import frames
 from ccs_workers.engines.faults import EXIT_BROKEN, as_engine_error
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
-from ccs_workers.engines.registry import engine_class
+from ccs_workers.engines.registry import engine_maker
 from ccs_workers.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def serve(pipe: Connection) -> int:
     spec = ModelSpec.from_json(first["spec"])
     writer = Writer(pipe)
     try:
-        engine = engine_class(spec.engine)(spec, writer.emit)
+        engine = engine_maker(spec.engine)(spec, writer.emit)
         info = engine.load()
     except CcsError as error:
         frames.send(pipe, {"do": "fault", "code": error.code, "message": error.message})

@@ -52,6 +52,10 @@ class EngineJob:
     audio: tuple[bytes, ...] = ()
     #: Set where an earlier attempt had begun to answer.
     resume: Resume | None = None
+    #: How urgent it is, lower first; an engine that can't start all its jobs at once may go by it.
+    score: float = 0.0
+    #: It was taken in order of arrival, so that nothing starves: its share isn't to be given to more urgent jobs.
+    floor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,10 @@ class Done:
     """The job's end; its text is its deltas joined."""
 
     finish_reason: FinishReason
+    #: Of the whole job; but ``device_s``, if the engine knows it, is that of this attempt.
     usage: Usage
+    #: Seconds of the device until the attempt's first output, if the engine knows them.
+    first_device_s: float | None = None
     #: What else was found: labels, lines, ``no_speech``.
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
@@ -104,6 +111,8 @@ class EngineInfo:
     load_s: float
     #: Most tokens of prompt and answer together; None where that has no meaning.
     context_tokens: int | None = None
+    #: Whether a job's prompt has any influence on the model's answer.
+    takes_prompt: bool = True
 
 
 class Engine(Protocol):

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 _PAGE: Final = 1000
 
 
-def read_history(redis: Redis, job_id: str) -> Resume:
-    """Fold a job's log into text, token ids and progress. Errors of the server pass through."""
+def read_history(redis: Redis, job_id: str) -> tuple[Resume, float]:
+    """Fold a job's log into text, token ids and progress, and the device time of attempts that were handed back.
+
+    Errors of the server pass through.
+    """
     texts: list[str] = []
     token_ids: list[int] = []
     progress: list[Mapping[str, Any]] = []
+    device_s = 0.0
     after = "-"
     while True:
         page = cast(
@@ -34,6 +38,9 @@ def read_history(redis: Redis, job_id: str) -> Resume:
                 token_ids += map(int, filter(None, fields.get(b"i", b"").decode().split(",")))
             elif kind == b"progress":
                 progress.append(json.loads(fields.get(b"d") or b"{}"))
+            elif kind == b"preempted":
+                device_s += json.loads(fields.get(b"d") or b"{}").get("device_s", 0.0)
         if len(page) < _PAGE:
-            return Resume(text="".join(texts), token_ids=tuple(token_ids), progress=tuple(progress))
+            resume = Resume(text="".join(texts), token_ids=tuple(token_ids), progress=tuple(progress))
+            return resume, device_s
         after = f"({page[-1][0].decode()}"

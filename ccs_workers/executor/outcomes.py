@@ -106,6 +106,12 @@ class OutcomeMaker:
         )
 
 
+def with_device_time(outcome: Outcome, device_s: float) -> Outcome:
+    """The outcome, whose usage tells the device time of all attempts."""
+    usage = outcome.usage.model_copy(update={"device_s": round(device_s, 6)})
+    return outcome.model_copy(update={"usage": usage})
+
+
 def event_data(outcome: Outcome) -> str:
     """Data of the terminal event as JSON: what a subscriber wants to know without a second question."""
     data: dict[str, object] = {"usage": outcome.usage.model_dump(exclude_defaults=True)}

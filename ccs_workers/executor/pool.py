@@ -36,16 +36,17 @@ class EnginePool:
         self._loading = threading.Lock()
         self._lock = threading.Lock()
         self._handles: dict[str, EngineHandle] = {}
-        self._states: dict[str, EngineState] = {spec.alias: "declared" for spec in models.specs}
+        self._states: dict[str, EngineState] = {spec.serving.alias: "declared" for spec in models.specs}
         #: Attempts by engine process: an old one's death may be noticed when its successor runs already.
         self._running: dict[EngineHandle, dict[str, JobRun]] = {}
-        self._gates = {spec.alias: Gate() for spec in models.specs}
+        gates = {spec.serving.alias: Gate() for spec in models.specs}
+        self._gates = {spec.alias: gates[spec.serving.alias] for spec in models.specs}
 
     @property
     def states(self) -> dict[str, EngineState]:
         """State of every model of the file, by alias."""
         with self._lock:
-            return dict(self._states)
+            return {spec.alias: self._states[spec.serving.alias] for spec in self._models.specs}
 
     def handles(self) -> list[EngineHandle]:
         """Engines that are loaded now."""
@@ -83,6 +84,7 @@ class EnginePool:
         Raises:
             ConfigurationError, EngineError: it can't be loaded.
         """
+        spec = spec.serving
         handle = self._ready(spec.alias)
         if handle is not None:
             return handle

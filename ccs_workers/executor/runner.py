@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from redis.exceptions import RedisError
 
-from ccs_broker.contract import Outcome
+from ccs_broker.contract import Outcome, Usage
 from ccs_broker.errors import CcsError, EngineLostError, InternalError, LeaseLostError
 from ccs_broker.ledger import Ending
 from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_broker.transport.message import has_links
 from ccs_workers.engines.host import describe
+from ccs_workers.engines.protocol import Done
+from ccs_workers.executor.gate import Company
 from ccs_workers.executor.history import read_history
 from ccs_workers.executor.outcomes import (
     AttemptEnd,
@@ -24,9 +28,10 @@ from ccs_workers.executor.outcomes import (
     celery_result,
     celery_state,
     event_data,
+    with_device_time,
 )
 from ccs_workers.executor.workload import engine_job, job_of
-from ccs_workers.publish.publisher import GIVE_UP_AFTER_S, RETRY_EVERY_S
+from ccs_workers.publish.patience import GIVE_UP_AFTER_S, Patience
 from ccs_workers.publish.run import JobRun, Lost
 
 if TYPE_CHECKING:
@@ -36,9 +41,11 @@ if TYPE_CHECKING:
     from ccs_broker.ledger import Claim, Ledger
     from ccs_broker.transport import ClaimTable
     from ccs_workers.engines.protocol import EngineJob
+    from ccs_workers.executor.gate import Turn
     from ccs_workers.executor.pool import EnginePool
     from ccs_workers.models.spec import ModelSpec
     from ccs_workers.publish.publisher import Publisher
+    from ccs_workers.scheduling.accounts import Accounts
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -47,17 +54,32 @@ T = TypeVar("T")
 WATCH_EVERY_S: Final = 0.5
 #: Seconds an engine has to stop a job before its process is replaced.
 STOP_GRACE_S: Final = 5.0
-#: Crashes without progress after which a job runs alone, and crashes alone after which it is quarantined.
-CRASHES_UNTIL_ALONE: Final = 2
+#: Crashes without progress after which a job is let in as a suspect, one at a time; after which it runs alone, since
+#: the suspect that was let in last is most likely the one; and crashes alone after which it is quarantined.
+CRASHES_UNTIL_WATCHED: Final = 2
+CRASHES_UNTIL_ALONE: Final = 3
 CRASHES_ALONE: Final = 3
+
+#: Reasons to stop after which another attempt goes on with the job, and what is said of them.
+_HANDED_BACK: Final = MappingProxyType(
+    {"drain": "the worker shuts down", "preempted": "a more urgent job needs its place"}
+)
 
 
 class Runner:
     """One per worker; :meth:`run` is called from any number of threads."""
 
     def __init__(
-        self, ledger: Ledger, claims: ClaimTable, engines: EnginePool, publisher: Publisher, worker: str
+        self,
+        ledger: Ledger,
+        claims: ClaimTable,
+        engines: EnginePool,
+        publisher: Publisher,
+        accounts: Accounts,
+        *,
+        worker: str,
     ) -> None:
+        self._accounts = accounts
         self._ledger = ledger
         self._claims = claims
         self._engines = engines
@@ -76,9 +98,19 @@ class Runner:
             self._claims.mark_finished((claim.id, claim.attempt), links=celery_state(outcome))
             return outcome
         run = JobRun(claim)
-        maker = OutcomeMaker(run=run, worker=self._worker)
+        self._accounts.open(run)
         try:
-            outcome = self._attempt(claim, run)
+            outcome = self._outcome(claim, run)
+        finally:
+            self._accounts.close(run)
+        return outcome
+
+    def _outcome(self, claim: Claim, run: JobRun) -> Outcome:
+        maker = OutcomeMaker(run=run, worker=self._worker)
+        job = None
+        try:
+            job = job_of(claim)
+            outcome = self._attempt(claim, job, run)
         except LeaseLostError:
             raise
         except CcsError as error:
@@ -88,57 +120,90 @@ class Runner:
             outcome = maker.failed(InternalError(f"the worker raised {type(error).__name__}"))
         if run.state == "lost":
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
-        self._finish(claim, outcome)
+        used_s = self._accounts.close(run).device_s + run.earlier_device_s
+        outcome = with_device_time(outcome, used_s)
+        self._finish(claim, outcome, used_s)
+        if job is not None:
+            self._accounts.learn(run, job, outcome)
         return outcome
 
-    def _attempt(self, claim: Claim, run: JobRun) -> Outcome:
-        job = job_of(claim)
+    def _attempt(self, claim: Claim, job: Job, run: JobRun) -> Outcome:
         spec = self._engines.spec_for(job)
         if claim.attempt > 1:
-            run.restore(self._persist(lambda: read_history(self._ledger.redis, claim.id)))
+            run.restore(*self._persist(lambda: read_history(self._ledger.redis, claim.id)))
         work = self._persist(lambda: engine_job(self._ledger.redis, job, run.key))
+        work = replace(work, score=claim.score, floor=claim.floor)
         self._claims.watch((claim.id, claim.attempt), run.notice)
         self._publisher.register(run)
         try:
             end = self._rounds(job, run, spec, work)
         finally:
             self._publisher.forget(run)
-        if run.state == "drain" and (
-            isinstance(end, Lost) or getattr(end, "finish_reason", "") == "cancelled"
-        ):
+        self._accounts.close(run, end)
+        if run.state in _HANDED_BACK and (isinstance(end, Lost) or _is_cancelled(end)):
             self._hand_back(run)
         drawn = {"seed": work.seed} if job.sampling.temperature > 0 else {}
         return OutcomeMaker(run=run, worker=self._worker, model=spec.alias).of(end, drawn)
 
     def _rounds(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
-        """Run on one engine process after another until one gives an end, or the job has proven to be poison."""
-        alone = False
+        """Run in one turn after another until one gives an end, or the job has proven to be poison."""
+        gate, company = self._engines.gate(spec.alias), Company.SHARED
         while True:
-            with self._engines.gate(spec.alias).enter(alone=alone):
-                end = self._on_engine(job, run, spec, work)
-            if not isinstance(end, Lost) or run.state != "ok":
-                return end
-            crashes, alone_crashes = self._persist(
-                partial(self._ledger.crash, run.job_id, run.attempt, run.outputs, alone=alone)
-            )
-            if crashes < 0:
-                run.notice("lost")
-                return end
-            if alone_crashes >= CRASHES_ALONE:
-                return Quarantined(
-                    f"the engine died {alone_crashes} times with this job alone ({end.reason})"
-                )
-            alone = crashes >= CRASHES_UNTIL_ALONE
-            logger.warning("job %s goes on after its engine died (%s)", run.job_id, end.reason)
-            run.again()
-            self._publisher.resumed(run, "the engine died")
+            with gate.enter(company, make_way=run.make_way, stopped=lambda: run.state != "ok") as turn:
+                if turn is None:
+                    return Lost("stopped while it waited for its turn")
+                found = self._turn(job, run, spec, work, turn)
+            if not isinstance(found, Company):
+                return found
+            company = found
 
-    def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
+    def _turn(
+        self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob, turn: Turn
+    ) -> AttemptEnd | Company:
+        """Run on one engine process, or on some if alone; the end, or the company in which to come again."""
+        while True:
+            end = self._on_engine(job, run, spec, work, turn)
+            if run.state != "ok" or not (isinstance(end, Lost) or (run.making_way and _is_cancelled(end))):
+                return end
+            company = turn.company
+            if isinstance(end, Lost):
+                verdict = self._crashed(run, end, alone=company is Company.ALONE)
+                if not isinstance(verdict, Company):
+                    return verdict
+                company = verdict
+            self._publisher.forget(run)
+            run.again()
+            self._publisher.register(run)
+            if isinstance(end, Lost):
+                self._publisher.resumed(run, "the engine died")
+            if not company is turn.company is Company.ALONE:
+                return company
+
+    def _crashed(self, run: JobRun, end: Lost, *, alone: bool) -> AttemptEnd | Company:
+        """Count the engine's death; the company in which the job may run again, or its end."""
+        crashes, alone_crashes = self._persist(
+            partial(self._ledger.crash, run.job_id, run.attempt, run.outputs, death=run.rounds, alone=alone)
+        )
+        if crashes < 0:
+            run.notice("lost")
+            return end
+        if alone_crashes >= CRASHES_ALONE:
+            return Quarantined(f"the engine died {alone_crashes} times with this job alone ({end.reason})")
+        logger.warning("job %s goes on after its engine died (%s)", run.job_id, end.reason)
+        if crashes >= CRASHES_UNTIL_ALONE:
+            return Company.ALONE
+        return Company.WATCHED if crashes >= CRASHES_UNTIL_WATCHED else Company.SHARED
+
+    def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob, turn: Turn) -> AttemptEnd:
         engine = self._engines.get(spec)
         self._engines.attach(engine, run)
         try:
-            engine.submit(replace(work, resume=run.resume()))
-            run.on_stop(lambda: engine.cancel(run.key))
+            if run.making_way:
+                return Done(finish_reason="cancelled", usage=Usage())
+            if turn.company is not Company.SHARED:
+                run.on_output(turn.prove)
+            engine.submit(replace(work, key=run.key, resume=run.resume()))
+            run.on_stop(partial(engine.cancel, run.key))
             return self._wait(job, run, engine.kill)
         except EngineLostError as error:
             return Lost(error.message)
@@ -161,7 +226,8 @@ class Runner:
             if overrun_at is not None and now >= overrun_at:
                 overrun_at = None
                 run.notice("overrun")
-            if run.state != "ok" and kill_at is None:
+            # One that makes way for a more urgent job may take its time: its engine works for others too.
+            if run.state not in {"ok", "preempted"} and kill_at is None:
                 kill_at = now + STOP_GRACE_S
             if kill_at is not None and now >= kill_at:
                 logger.error(
@@ -173,16 +239,18 @@ class Runner:
 
     def _hand_back(self, run: JobRun) -> None:
         """Give the job to whoever claims it next; it goes on behind what it has logged."""
-        self._persist(lambda: self._ledger.release(run.job_id, run.attempt, '{"reason":"drain"}'))
-        raise LeaseLostError("handed back: the worker shuts down")
+        data = json.dumps({"reason": run.state, "device_s": round(self._accounts.close(run).device_s, 6)})
+        self._persist(lambda: self._ledger.release(run.job_id, run.attempt, data))
+        raise LeaseLostError(f"handed back: {_HANDED_BACK[run.state]}")
 
-    def _finish(self, claim: Claim, outcome: Outcome) -> None:
+    def _finish(self, claim: Claim, outcome: Outcome, device_s: float) -> None:
         ending = Ending(
             state=outcome.state,
             outcome=outcome.model_dump_json(exclude_defaults=True, exclude={"timings"}),
             event_data=event_data(outcome),
             celery=celery_result(claim.id, outcome) if claim.message else "",
             links=has_links(claim.message),
+            actual_us=round(device_s * 1e6),
         )
         if not self._persist(lambda: self._ledger.finish(claim.id, claim.attempt, ending)):
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
@@ -198,7 +266,7 @@ class Runner:
             LeaseLostError: it stayed away; the job is another worker's once it is back.
             InternalError: it refuses, and would again.
         """
-        give_up = time.monotonic() + GIVE_UP_AFTER_S
+        patience = Patience()
         while True:
             try:
                 return call()
@@ -208,7 +276,11 @@ class Runner:
                     raise InternalError(
                         f"the server refuses what the job needs ({fault_word(error)})"
                     ) from None
-                if time.monotonic() > give_up:
+                if not patience.wait():
                     logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
                     raise LeaseLostError("the server stayed away") from error
-                time.sleep(RETRY_EVERY_S)
+
+
+def _is_cancelled(end: AttemptEnd) -> bool:
+    """Whether the engine stopped the job because it was told to."""
+    return isinstance(end, Done) and end.finish_reason == "cancelled"

@@ -22,13 +22,13 @@ __all__ = ["CheckReport", "Probe", "ProbeResult", "check", "parameter_faults"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """What a loaded model said to a question whose answer is known."""
+    """How loading a model and running one small job on it went."""
 
     ok: bool
     detail: str
 
 
-#: Loads the model and asks it something; given by whoever owns the engines.
+#: Loads the model and runs a job on it; given by whoever owns the engines.
 Probe = Callable[["ModelSpec"], ProbeResult]
 
 
@@ -66,7 +66,7 @@ def check(spec: ModelSpec, *, deep: bool = False, probe: Probe | None = None) ->
         faults += weight_faults
     answer = probe(spec) if deep and probe is not None and not faults else None
     if answer is not None and not answer.ok:
-        faults.append(f"the model loads, but its answer is wrong: {answer.detail}")
+        faults.append(f"one small job on it went wrong: {answer.detail}")
     return CheckReport(
         alias=spec.alias,
         faults=tuple(faults),

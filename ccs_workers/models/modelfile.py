@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ccs_broker.contract.words import Modality
 from ccs_broker.errors import ConfigurationError, NotFoundError
-from ccs_workers.models.spec import ModelSpec, parse_spec
+from ccs_workers.models.spec import ModelSpec, parse_sharing_spec, parse_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,11 @@ class ModelFile:
     """All declared models, in the file's order; at most one of a modality is marked as its default."""
 
     specs: tuple[ModelSpec, ...]
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """Return the modalities that have a model, in the file's order."""
+        return tuple(dict.fromkeys(spec.modality for spec in self.specs))
 
     def for_modalities(self, modalities: Iterable[str]) -> ModelFile:
         """Return the models of these modalities alone."""
@@ -68,9 +73,15 @@ def parse_model_text(text: str, path: Path) -> ModelFile:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{path}: not a TOML file: {error}") from None
+    tables = _tables(document, path)
+    hosts = {
+        alias: parse_spec(alias, table, folder=path.absolute().parent, source=str(path))
+        for alias, table in tables.items()
+        if "shares" not in table
+    }
     specs = tuple(
-        parse_spec(alias, table, folder=path.absolute().parent, source=str(path))
-        for alias, table in _tables(document, path).items()
+        hosts.get(alias) or parse_sharing_spec(alias, table, hosts=hosts, source=str(path))
+        for alias, table in tables.items()
     )
     _refuse_two_defaults(specs, path)
     return ModelFile(specs=specs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
@@ -23,8 +23,11 @@ DTYPES: Final = ("float32", "bfloat16", "float16", "auto")
 WEIGHTLESS_ENGINES: Final = frozenset({"simulated"})
 #: Keys of a model's table that have a meaning of their own; every other one is an engine's option.
 KNOWN_KEYS: Final = (
-    "modality", "engine", "path", "hub", "revision", "dtype", "device", "default", "options",
+    "modality", "engine", "path", "hub", "revision", "dtype", "device", "default", "shares", "options",
 )  # fmt: skip
+
+#: Options that name a file, relative to the model file like ``path``.
+_FILES: Final = frozenset({"reference"})
 
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ENGINE = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -50,8 +53,15 @@ class ModelSpec:
     device: str = "auto"
     #: True for the model that serves its modality's jobs that name none.
     default: bool = False
+    #: The model whose engine process serves this one too; all but alias, modality and ``default`` is then its own.
+    host: ModelSpec | None = field(default=None, hash=False)
     #: Read-only; what the engine alone understands.
     options: Mapping[str, JsonValue] = field(default_factory=lambda: MappingProxyType({}), hash=False)
+
+    @property
+    def serving(self) -> ModelSpec:
+        """Return the model whose engine runs this one's jobs: itself, unless it shares another's."""
+        return self.host or self
 
     @property
     def source(self) -> str:
@@ -59,7 +69,7 @@ class ModelSpec:
         return str(self.path) if self.path is not None else self.hub or ""
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return plain values from which ``from_json`` rebuilds the spec in another process."""
+        """Return plain values from which ``from_json`` rebuilds the spec, but for its host, in another process."""
         return {
             "alias": self.alias,
             "modality": self.modality.value,
@@ -85,11 +95,7 @@ def parse_spec(alias: str, table: Mapping[str, object], *, folder: Path, source:
 
     Every fault raises ``ConfigurationError`` with ``source`` (the file), the alias and the key in it.
     """
-    if not _ALIAS.fullmatch(alias):
-        raise ConfigurationError(
-            f"{source}: model alias {alias!r}: must be 1 to 64 letters, digits, '.', '_' or '-', "
-            "the first a letter or digit"
-        )
+    _check_alias(alias, source)
     reader = _Table(table, f"{source}: model {alias!r}")
     engine = reader.matching("engine", _ENGINE, "a name such as 'text' or 'simulated'")
     path, hub, revision = _place(reader, engine, folder)
@@ -103,8 +109,44 @@ def parse_spec(alias: str, table: Mapping[str, object], *, folder: Path, source:
         dtype=reader.one_of("dtype", DTYPES, default="float32"),
         device=reader.matching("device", _DEVICE, "'auto', 'cpu', 'cuda' or 'cuda:1'", default="auto"),
         default=reader.flag("default"),
-        options=MappingProxyType(reader.options()),
+        options=MappingProxyType(_with_whole_paths(reader.options(), folder)),
     )
+
+
+def parse_sharing_spec(
+    alias: str, table: Mapping[str, object], *, hosts: Mapping[str, ModelSpec], source: str
+) -> ModelSpec:
+    """Read the table of an alias with the key ``shares``: another modality of a model in ``hosts``.
+
+    Every fault raises ``ConfigurationError`` with ``source`` (the file), the alias and the key in it.
+    """
+    _check_alias(alias, source)
+    reader = _Table(table, f"{source}: model {alias!r}")
+    if strangers := sorted(set(table) - {"modality", "default", "shares"}):
+        raise reader.fault(strangers[0], "belongs to the model whose engine is shared, not here")
+    host = hosts.get(reader.text("shares") or "")
+    if host is None:
+        raise reader.fault("shares", "must name a model of this file that has an engine of its own")
+    modality = Modality(reader.one_of("modality", tuple(Modality), default=None))
+    return replace(host, alias=alias, modality=modality, default=reader.flag("default"), host=host)
+
+
+def _check_alias(alias: str, source: str) -> None:
+    if not _ALIAS.fullmatch(alias):
+        raise ConfigurationError(
+            f"{source}: model alias {alias!r}: must be 1 to 64 letters, digits, '.', '_' or '-', "
+            "the first a letter or digit"
+        )
+
+
+def _with_whole_paths(options: dict[str, JsonValue], folder: Path) -> dict[str, JsonValue]:
+    """Let the options that name a file begin at the model file's folder."""
+    paths = {
+        name: str(folder / value)
+        for name, value in options.items()
+        if name in _FILES and isinstance(value, str)
+    }
+    return {**options, **paths}
 
 
 def _place(reader: _Table, engine: str, folder: Path) -> tuple[Path | None, str | None, str | None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
@@ -15,6 +14,7 @@ from ccs_broker.errors import InternalError
 from ccs_broker.ledger import Append
 from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
+from ccs_workers.publish.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from ccs_workers.publish.run import JobRun
 
 logger = logging.getLogger(__name__)
-
-#: Seconds between tries while the server is away, and how long to go on.
-RETRY_EVERY_S: Final = 0.5
-GIVE_UP_AFTER_S: Final = 300.0
 
 
 class Publisher:
@@ -71,17 +67,13 @@ class Publisher:
 
         Meanwhile the engine's pipe fills, and the engine waits: no more than that lies in memory.
         """
-        give_up = time.monotonic() + GIVE_UP_AFTER_S
-        while steps:
-            steps = self._try_write(steps)
-            if not steps:
-                return
-            if time.monotonic() > give_up:
+        patience = Patience()
+        while steps := self._try_write(steps):
+            if not patience.wait():
                 logger.error("gave up writing events of %d jobs: the server stayed away", len(steps))
                 for run, _ in steps:
                     run.notice("lost")
                 return
-            time.sleep(RETRY_EVERY_S)
 
     def _try_write(
         self, steps: Sequence[tuple[JobRun, list[Append]]]

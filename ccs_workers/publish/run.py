@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 
     from ccs_broker.ledger import Claim
 
-#: Why an attempt must stop: the ledger says so, its runtime is used up, or the worker shuts down.
-StopReason = Literal["ok", "lost", "cancelling", "expired", "overrun", "drain"]
+#: Why an attempt must stop: the ledger says so, its runtime is used up, the worker shuts down, or a more urgent job
+#: needs its place.
+StopReason = Literal["ok", "lost", "cancelling", "expired", "overrun", "drain", "preempted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,15 @@ class Lost:
     """The attempt's engine died: ``reason`` says how."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Seconds of the device that an attempt used, of time shared with other jobs its part."""
+
+    device_s: float
+    #: The same until its first output; None if it had none.
+    first_s: float | None
 
 
 RunEnd = Done | Failed | Lost
@@ -40,9 +51,12 @@ class JobRun:
     """
 
     def __init__(self, claim: Claim) -> None:
+        self.claim: Final = claim
+        self.began_at: Final = time.monotonic()
         self.job_id: Final = claim.id
         self.attempt: Final = claim.attempt
-        self.key: Final = f"{claim.id}|{claim.attempt}"
+        #: Times an engine has given the attempt up: by its death, or because the job had to make way.
+        self.rounds = 0
         #: Number of the last event in the job's log.
         self.after = claim.seq
         self.had_output = False
@@ -55,6 +69,24 @@ class JobRun:
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._stop: Callable[[], None] | None = None
+        self._making_way = False
+        self._said_before = 0
+        self._on_output: Callable[[], None] | None = None
+        self._on_first_output: Callable[[], None] | None = None
+        #: Seconds of the device that earlier attempts used.
+        self.earlier_device_s = 0.0
+        #: What this attempt used; None while it runs.
+        self.spent: Spent | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of the attempt for its engine; another one each round, since a word to one must not reach the next."""
+        return f"{self.job_id}|{self.attempt}" + (f"|{self.rounds}" if self.rounds else "")
+
+    @property
+    def making_way(self) -> bool:
+        """True once the job was asked to let another one have the engine, in this round."""
+        return self._making_way
 
     @property
     def text(self) -> str:
@@ -66,8 +98,9 @@ class JobRun:
         """A number that grows with every token and progress output."""
         return len(self._token_ids) + len(self._progress) + sum(map(len, self._texts))
 
-    def restore(self, earlier: Resume) -> None:
-        """Take over what earlier attempts have logged."""
+    def restore(self, earlier: Resume, device_s: float) -> None:
+        """Take over what earlier attempts have logged, and the device time they told."""
+        self.earlier_device_s = device_s
         self._texts = [earlier.text]
         self._token_ids = list(earlier.token_ids)
         self._progress = list(earlier.progress)
@@ -80,17 +113,36 @@ class JobRun:
         return Resume(text=self.text, token_ids=tuple(self._token_ids), progress=tuple(self._progress))
 
     def again(self) -> None:
-        """Forget an end by an engine's death: another engine goes on."""
+        """Forget the end: the job goes on behind what it has said, under another key."""
         with self._lock:
+            self.rounds += 1
             self._end = None
             self._stop = None
+            self._making_way = False
+            self._on_output = None
             self._ended.clear()
+
+    def make_way(self) -> None:
+        """Stop at the next step, to go on later: another job must have the engine to itself."""
+        with self._lock:
+            self._making_way = True
+            stop = self._stop
+        if stop is not None:
+            stop()
+
+    def on_output(self, tell: Callable[[], None]) -> None:
+        """Ask to be told, once, when more has been said than so far; from the reader's thread."""
+        self._said_before, self._on_output = self.outputs, tell
+
+    def on_first_output(self, tell: Callable[[], None]) -> None:
+        """Ask to be told when this attempt has said anything; from the reader's thread."""
+        self._on_first_output = tell
 
     def on_stop(self, stop: Callable[[], None]) -> None:
         """Say how the engine is told to stop; called at once if there is a reason already."""
         with self._lock:
             self._stop = stop
-            asked = self.state != "ok"
+            asked = self.state != "ok" or self._making_way
         if asked:
             stop()
 
@@ -126,7 +178,14 @@ class JobRun:
         if state != "lost":
             self.after = seq
             self.had_output = self.had_output or output
+        if output and self._on_first_output is not None:
+            self._on_first_output()
+            self._on_first_output = None
         self.notice(state)
+        tell = self._on_output
+        if tell is not None and self.outputs > self._said_before:
+            self._on_output = None
+            tell()
 
     def finish(self, end: RunEnd) -> None:
         """The engine is done with the attempt; the first end counts."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import save_file
 
+from ccs_broker.cli.group import ccs
 from ccs_broker.contract import Modality
 from ccs_workers.models import ModelSpec, ProbeResult, check
 from ccs_workers.models.catalog import load_catalog
@@ -42,7 +46,7 @@ def test_sound_weights_and_a_right_answer(spec):
 def test_a_wrong_answer_is_a_fault(spec):
     save(spec, a=torch.zeros(1))
     report = check(spec, deep=True, probe=wrong)
-    assert report.faults == ("the model loads, but its answer is wrong: noise",)
+    assert report.faults == ("one small job on it went wrong: noise",)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -53,6 +57,16 @@ def test_values_that_are_no_numbers_are_refused_before_any_probe(spec, bad, dtyp
     report = check(spec, deep=True, probe=right)
     assert report.faults == ("model.safetensors: broken holds values that are not finite",)
     assert report.probe is None
+
+
+@pytest.mark.parametrize("alias", ["smollm2", "vision", "whisper-tiny-en"])
+def test_a_deep_check_runs_a_job_on_each_real_model(models_dir, alias):
+    command = ["models", "check", alias, "--deep", "--json", "--models", str(models_dir / "models.toml")]
+    shown = CliRunner().invoke(ccs, command)
+    assert shown.exit_code == 0, shown.output
+    (report,) = json.loads(shown.stdout)["models"]
+    assert report["ok"]
+    assert "answered in" in report["probe"]["detail"]
 
 
 def test_a_changed_weight_is_found_by_its_hash(spec):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,10 @@ import redis
 from celery import Celery, chain, chord
 
 from ccs_broker import Client
+from ccs_broker.server import EmbeddedServer
 from ccs_broker.transport import celery_settings
+from ccs_workers.consume.app import build_app
+from ccs_workers.settings import WorkerSettings
 from tests.helpers import wait_until
 from tests.workers import simulated_models, worker
 
@@ -77,6 +81,52 @@ def test_a_repeated_delivery_applies_links_again_without_running_anything_twice(
             assert raw.hget(f"ccs:job:{sent.id}", "state") == b"succeeded"
         assert runs(redis_url) == 2
         assert len(list(raw.scan_iter("ccs:job:*"))) == 2
+
+
+def test_a_chord_ends_whose_claim_a_dead_worker_holds(app: Celery, redis_url: str, tmp_path: Path) -> None:
+    """Whoever dies between a chord's last part and its body leaves a claim: the part, redelivered, outlasts it."""
+    header = [job(app, f"part {n}", 8) for n in range(3)]
+    with (
+        redis.Redis.from_url(redis_url) as raw,
+        worker(redis_url, simulated_models(tmp_path, rate=20), environment=LEASE),
+    ):
+        sent = chord(header, job(app, "{previous.text} end")).apply_async()
+        assert sent.parent is not None
+        claim = app.backend.get_key_for_group(sent.parent.id, ".c")
+        assert raw.set(claim, "of a dead worker", px=1500, nx=True)
+        assert sent.get(timeout=15)["state"] == "succeeded"
+        assert runs(redis_url) == 4
+        wait_until(lambda: not raw.zcard("ccs:running"), 5, "every lease to end")
+        assert raw.get(claim) == b"done"
+
+
+def test_what_follows_a_job_waits_for_the_server(tmp_path: Path) -> None:
+    """A chord's body that is sent just as the server goes away; Celery gives that up after 0.6 s."""
+    with EmbeddedServer(appendonly=True, config={"appendfsync": "always"}) as server:
+        sender = build_app(WorkerSettings(url=server.url))
+        body = job(sender, "the body").set(task_id="body")
+        # Over the connection that is used again, as in a worker.
+        job(sender, "the job before").delay()
+        server.kill()
+        failures: list[BaseException] = []
+
+        def send() -> None:
+            try:
+                sender.amqp._retry_publish(body.delay)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the test tells
+                failures.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        # Longer than Celery's own patience; no condition tells that it has begun to wait.
+        thread.join(1.5)
+        server.restart()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert not failures
+        with redis.Redis.from_url(server.url) as raw:
+            assert raw.hget("ccs:job:body", "state") == b"waiting"
+        sender.close()
 
 
 def test_chains_and_chords_end_once_under_kills(app: Celery, redis_url: str, tmp_path: Path) -> None:

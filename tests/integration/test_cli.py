@@ -181,11 +181,17 @@ def test_queues_shows_what_waits_and_runs(run, redis_url):
     for _ in range(3):
         run("submit", "text", "Which?")
     table = run("queues").stdout.splitlines()
-    assert table[0].split() == ["queue", "waiting", "running"]
-    assert ["ccs.text", "3", "0"] in [line.split() for line in table]
+    assert table[0].split() == ["queue", "waiting", "late", "running"]
+    assert ["ccs.text", "3", "0", "0"] in [line.split() for line in table]
     report = json.loads(run("queues", "--json").stdout)
     assert report["delayed"] == 0
-    assert report["queues"][0] == {"name": "ccs.text", "waiting": 3, "running": 0, "tickets": 3}
+    assert report["queues"][0] == {
+        "name": "ccs.text",
+        "waiting": 3,
+        "running": 0,
+        "tickets": 3,
+        "relegated": 0,
+    }
 
 
 def test_workers_shows_who_lives_and_serves_what(run, redis_url):
@@ -194,7 +200,7 @@ def test_workers_shows_who_lives_and_serves_what(run, redis_url):
     tiny = TinyWorker(redis_url)
     try:
         shown = run("workers").stdout.splitlines()[1]
-        assert shown.split() == ["tiny@here", "ready", "text", "1/4", "tiny", "(ready,", "cpu)"]
+        assert shown.split() == ["tiny@here", "ready", "text", "1/4", "tiny", "(ready,", "cpu)", "-"]
         (worker,) = json.loads(run("workers", "--json").stdout)["workers"]
         assert (worker["name"], worker["report"]) == ("tiny@here", REPORT)
     finally:
@@ -202,27 +208,57 @@ def test_workers_shows_who_lives_and_serves_what(run, redis_url):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("arguments", "status", "code"),
     [
-        (("submit", "smell", "x"), "INVALID_INPUT"),
-        (("submit", "text", ""), "INVALID_INPUT"),
-        (("submit", "vision", "no picture"), "INVALID_INPUT"),
-        (("submit", "text", "x", "--max-new-tokens", "0"), "INVALID_INPUT"),
-        (("submit", "text", "x" * 1_100_000), "PAYLOAD_TOO_LARGE"),
-        (("submit", "text", "x", "--model", "unknown"), "NO_SUITABLE_WORKER"),
-        (("status", "unknown"), "NOT_FOUND"),
-        (("result", "unknown"), "NOT_FOUND"),
-        (("stream", "unknown"), "NOT_FOUND"),
-        (("cancel", "unknown"), "NOT_FOUND"),
+        (("submit", "smell", "x"), 2, "INVALID_INPUT"),
+        (("submit", "text", ""), 2, "INVALID_INPUT"),
+        (("submit", "vision", "no picture"), 2, "INVALID_INPUT"),
+        (("submit", "text", "x" * 1_100_000), 2, "PAYLOAD_TOO_LARGE"),
+        (("status", "no such id"), 2, "INVALID_INPUT"),
+        (("submit", "text", "x", "--model", "unknown"), 1, "NO_SUITABLE_WORKER"),
+        (("status", "unknown"), 1, "NOT_FOUND"),
+        (("result", "unknown"), 1, "NOT_FOUND"),
+        (("stream", "unknown"), 1, "NOT_FOUND"),
+        (("cancel", "unknown"), 1, "NOT_FOUND"),
     ],
 )
-def test_what_can_not_be_done_is_said_with_its_code(run, tiny, arguments, code):
+def test_what_can_not_be_done_is_said_with_its_code(run, tiny, arguments, status, code):
     shown = run(*arguments)
-    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert (shown.exit_code, shown.stdout) == (status, "")
     assert shown.stderr.startswith(f"error: {code}: ")
     shown = run(*arguments, "--json")
-    assert shown.exit_code == 1
+    assert shown.exit_code == status
     assert json.loads(shown.stdout)["error"]["code"] == code
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--max-new-tokens", "0", "'--max-new-tokens': should be a whole number from 1 to 32768, not 0"),
+        ("--max-new-tokens", "many", "should be a whole number from 1 to 32768, not 'many'"),
+        ("--temperature", "11", "'--temperature': should be a number from 0 to 10, not '11'"),
+        ("--temperature", "nan", "should be a number from 0 to 10, not 'nan'"),
+        ("--top-p", "0", "'--top-p': should be a number above 0 and at most 1, not '0'"),
+        ("--top-k", "0.5", "'--top-k': should be a whole number from 1 to 1000000, not '0.5'"),
+        ("--seed", "-1", "'--seed': should be a whole number from 0 to 9223372036854775807, not -1"),
+        ("--deadline", "8d", "'--deadline': should be a duration above zero and at most 7d"),
+        ("--max-runtime", "0", "'--max-runtime': should be a duration above zero and at most 7d"),
+        ("--tenant", "a b", "--tenant: should be 1 to 128 letters, digits or any of . _ : @ / -"),
+        ("--model", "?", "--model: should be 1 to 128 letters"),
+        ("--stop", "x" * 257, "--stop: should be a string of 1 to 256 characters, not a longer one"),
+        ("--idempotency-key", "k" * 129, "--idempotency-key: should be a string of 1 to 128"),
+        ("--qos", "urgent", "'--qos'"),
+        ("--url", "redis://127.0.0.1/jobs", "the database in the server's URL must be a number"),
+    ],
+)
+def test_a_bad_value_is_2_and_told_by_option_and_range(run, option, value, told):
+    shown = run("submit", "text", "x", option, value)
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert told in shown.stderr
+    assert "Input should" not in shown.stderr
+    shown = run("submit", "text", "x", option, value, "--json")
+    assert shown.exit_code == 2
+    assert json.loads(shown.stdout)["error"]["code"] == "INVALID_INPUT"
 
 
 def test_a_wait_that_is_over_is_an_error_and_the_job_goes_on(run):
@@ -247,7 +283,7 @@ def test_a_server_that_is_down_is_said_within_the_deadline(private_server, run):
 def test_no_server_named_is_said(run, monkeypatch):
     monkeypatch.delenv("CCS_REDIS_URL")
     shown = run("queues")
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert "CCS_REDIS_URL" in shown.stderr
 
 

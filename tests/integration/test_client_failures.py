@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +12,10 @@ import pytest
 from hiredis import Reader
 
 from ccs_broker.client import AsyncClient, Client, JobState
-from ccs_broker.errors import ConfigurationError, QueueFullError, QueueUnavailableError
+from ccs_broker.errors import QueueFullError, QueueUnavailableError
 from ccs_broker.server import EmbeddedServer
 from ccs_broker.server_binary import server_binaries
-from tests.helpers import wait_until
+from tests.helpers import frozen, wait_until
 from tests.scripted_worker import ScriptedWorker
 
 DEADLINE_S = 1.0
@@ -30,15 +28,6 @@ def within_the_deadline():
     begun = time.monotonic()
     yield
     assert time.monotonic() - begun < DEADLINE_S + LATE_S
-
-
-@contextmanager
-def frozen(server):
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 def every_call(client, first=next):
@@ -344,14 +333,6 @@ def test_a_call_that_is_interrupted_leaves_no_reply_behind(redis_url, monkeypatc
         wait_until(lambda: client.queues().waiting == 2, 5)
 
 
-def test_no_server_named(monkeypatch):
-    monkeypatch.delenv("CCS_REDIS_URL", raising=False)
-    with pytest.raises(ConfigurationError, match="CCS_REDIS_URL"):
-        Client()
-    with pytest.raises(ConfigurationError, match="not a Redis URL"):
-        Client("http://127.0.0.1")
-
-
 def test_a_closed_client_keeps_no_connection(redis_url):
     with ScriptedWorker(redis_url) as worker:
         before = worker.redis.info("clients")["connected_clients"]
@@ -361,11 +342,3 @@ def test_a_closed_client_keeps_no_connection(redis_url):
         client.close()
         client.ping()
         assert worker.redis.info("clients")["connected_clients"] == before
-
-
-def test_a_unix_socket_serves_as_well(server_kind):
-    with (
-        EmbeddedServer(binary=server_binaries()[server_kind], unix_socket=True) as server,
-        Client(server.url) as client,
-    ):
-        assert client.submit("text", prompt="p").status().state is JobState.WAITING

@@ -279,7 +279,7 @@ def test_the_commands_replay_and_purge(
         (("show", "letter:0"), 1, "NOT_FOUND"),
         (("show", "unknown"), 1, "NOT_FOUND"),
         (("replay", "unknown"), 1, "NOT_FOUND"),
-        (("replay", "letter:0"), 1, "INVALID_INPUT"),
+        (("replay", "letter:0"), 2, "INVALID_INPUT"),
     ],
 )
 def test_wrong_requests(

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,18 +19,6 @@ LIMIT_S = 180.0
 #: What is said in the clip and stands on the page; see the samples' SOURCES.md and draw_page.py.
 CLIP_WORDS = "john dashwood had then leisure to consider how much there might be prudently in his power"
 PAGE_LINES = ("HARBOR STREET BAKERY", "12 sourdough loaves at 4.50", "Total due: 78.00 EUR")
-
-
-@pytest.fixture
-def model_file() -> Path:
-    """The model file of the prepared models."""
-    folder = Path(os.environ.get("CCS_TEST_MODELS", "~/.cache/ccs-workers/models")).expanduser()
-    if not (folder / "models.toml").is_file():
-        absent = f"no prepared models in {folder}; 'make models' fetches them"
-        if os.environ.get("CI") == "true":
-            pytest.fail(absent)
-        pytest.skip(absent)
-    return folder / "models.toml"
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -48,11 +35,19 @@ def marked(mark: str) -> list[psutil.Process]:
 
 @pytest.mark.engines
 @pytest.mark.timeout(LIMIT_S + 30)
-def test_the_demo_answers_rightly_in_every_modality_and_stops_everything(model_file):
+def test_the_demo_answers_rightly_in_every_modality_and_stops_everything(models_dir):
     mark = uuid.uuid4().hex
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CCS_")}
     shown = subprocess.run(
-        [sys.executable, "-m", "ccs_broker.cli", "demo", "--json", "--models", str(model_file)],
+        [
+            sys.executable,
+            "-m",
+            "ccs_broker.cli",
+            "demo",
+            "--json",
+            "--models",
+            str(models_dir / "models.toml"),
+        ],
         env={**environment, MARK: mark},
         capture_output=True,
         text=True,

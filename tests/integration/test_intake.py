@@ -11,6 +11,7 @@ import redis
 from celery import Celery, chain, chord
 from celery.exceptions import TaskRevokedError
 
+from ccs_broker.errors import InvalidInputError
 from ccs_broker.transport import celery_settings
 from tests.helpers import wait_until
 from tests.workers import RunningWorker, simulated_models, worker
@@ -155,6 +156,40 @@ def test_a_revoke_cancels_and_every_answer_agrees(
             assert stock.AsyncResult(waiting.id).state == "REVOKED"
             wait_until(lambda: client.zcard("ccs:running") == 0, 5)
         assert running.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "serializer", "told"),
+    [(2, "pickle", "content type isn't application/json"), (1, "json", "protocol 2 is needed")],
+)
+@pytest.mark.usefixtures("sim_worker", "no_key_leaks")
+def test_the_producer_of_a_message_that_can_not_be_read_learns_of_it(
+    stock: Celery, redis_url: str, protocol: int, serializer: str, told: str
+) -> None:
+    stock.conf.task_protocol = protocol
+    result = stock.send_task("ccs.run", args=[{"prompt": CANARY}], queue="ccs.text", serializer=serializer)
+    with pytest.raises(InvalidInputError, match=told) as caught:
+        result.get(timeout=20)
+    assert CANARY not in str(caught.value)
+    assert result.state == "FAILURE"
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.llen("ccs:dead") == 1
+        assert 0 < client.ttl(f"celery-task-meta-{result.id}") <= 24 * 3600
+
+
+def test_a_message_that_can_not_be_read_changes_no_result_that_is_there(
+    stock: Celery, redis_url: str, sim_worker: RunningWorker
+) -> None:
+    good = stock.send_task("ccs.run", args=[{"prompt": "x"}], queue="ccs.text")
+    text = text_of(good)
+    with redis.Redis.from_url(redis_url) as client:
+        for task_id in (good.id, "other", "a b", "x" * 65, 5, None):
+            client.lpush("ccs.text", json.dumps({"headers": {"id": task_id}}))
+        client.lpush("ccs.text", json.dumps({"headers": {"id": "quiet", "ignore_result": True}}))
+        wait_until(lambda: client.llen("ccs:dead") == 7)
+        assert text_of(good) == text
+        results = {key.decode() for key in client.scan_iter("celery-task-meta-*")}
+        assert results == {f"celery-task-meta-{good.id}", "celery-task-meta-other"}
 
 
 def hostile(marker: Path) -> list[bytes]:

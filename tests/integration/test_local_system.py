@@ -114,6 +114,8 @@ def test_up_serves_until_it_is_stopped_and_leaves_nothing(environment, errors, e
             flower, url = said["flower"], said["url"]
             assert _status(f"{flower['url']}/healthcheck") == 200
             assert _status(f"{flower['url']}/api/workers") == 401
+            assert "ready" in Path(said["logs"]["worker"]).read_text()
+            assert Path(said["logs"]["flower"]).is_file()
             assert said["flower"]["password"] not in " ".join(" ".join(part.cmdline()) for part in parts)
             with Client(url) as client:
                 assert client.submit("text", prompt="Which?").result(timeout=20).ok
@@ -139,6 +141,18 @@ def test_up_ends_with_its_worker(environment, errors):
         worker.kill()
         assert system.wait(30) == 1
         assert json.loads(system.stdout.read())["error"]["code"] == "WORKER_LOST"
+        wait_until(lambda: all_ended(parts), message="all parts end")
+
+
+def test_up_ends_with_its_server(environment, errors):
+    with running([*CCS, "up", "--json", "--no-flower"], env=environment, stderr=errors) as system:
+        json.loads(system.stdout.readline())
+        parts = descendants(system.pid)
+        server = next(part for part in parts if part.name() in {"valkey-server", "redis-server"})
+        server.kill()
+        assert system.wait(30) == 1
+        error = json.loads(system.stdout.read())["error"]
+        assert (error["code"], "has ended" in error["message"]) == ("QUEUE_UNAVAILABLE", True)
         wait_until(lambda: all_ended(parts), message="all parts end")
 
 

@@ -138,8 +138,11 @@ def test_a_server_that_comes_back(
     server.kill()
     time.sleep(away_s)
     server.restart()
+    returned_ms = time.time() * 1000
     check_consumes(client)
     check(job, paced, tokens)
+    told_ms = [int(fields[b"t"]) for _, fields in raw.xrange(f"ccs:log:{job.id}")]
+    assert min(at_ms for at_ms in told_ms if at_ms > returned_ms) - returned_ms < 1000
     check_worker(paced, raw)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
 from ccs_broker import Client
+from ccs_broker.ledger import Claim, ClaimWish, Ledger
 from tests.helpers import wait_until
 from tests.workers import RunningWorker, worker
 
@@ -75,6 +77,59 @@ def test_a_poison_job_is_quarantined_and_its_neighbors_go_on(
         assert running.process.poll() is None
 
 
+@pytest.mark.parametrize("crashes", [1, 2], ids=["let in one by one", "alone"])
+def test_suspects_go_on_as_soon_as_they_get_beyond_their_crash(
+    client: Client, redis_url: str, tmp_path: Path, crashes: int
+) -> None:
+    """All of an engine's jobs are suspects, none of them rightly: no one waits for another one's whole run."""
+    with worker(redis_url, models(tmp_path), slots=8) as running, redis.Redis.from_url(redis_url) as raw:
+        jobs = [client.submit("text", prompt=str(n), max_new_tokens=60, seed=n) for n in range(6)]
+        wait_until(lambda: all(job.status().events > 4 for job in jobs), 10)
+        for job in jobs:
+            # As if engines had died under them before, with no progress since.
+            raw.hset(f"ccs:job:{job.id}", mapping={"crashes": crashes, "crash_mark": 1000})
+        os.kill(engine_pid(running, raw), signal.SIGKILL)
+        results = [job.result(timeout=60) for job in jobs]
+        assert all(result.ok and result.attempts == 1 for result in results)
+        assert all(result.usage.completion_tokens == 60 for result in results)
+        check_streams(client, [job.id for job in jobs])
+        assert max(longest_silence_s(job.id, raw) for job in jobs) < 2.5
+        assert [raw.hget(f"ccs:job:{job.id}", "crashes_alone") for job in jobs] == [b"0"] * 6
+        again = client.submit("text", prompt="0", max_new_tokens=60, seed=0).result(timeout=30)
+        assert results[0].text == again.text
+
+
+def engine_pid(running: RunningWorker, raw: redis.Redis) -> int:
+    found = running.report(raw)["models"]
+    assert isinstance(found, list)
+    return int(found[0]["pid"])
+
+
+def longest_silence_s(job_id: str, raw: redis.Redis) -> float:
+    """Longest time between two words of a job, by the broker's clock."""
+    log = raw.xrange(f"ccs:log:{job_id}")
+    times = [int(fields[b"t"]) for _, fields in log if fields[b"k"] == b"delta"]
+    return max(later - earlier for earlier, later in pairwise(times)) / 1000
+
+
+def test_a_death_that_is_told_twice_counts_once(client: Client, redis_url: str) -> None:
+    """The reply of the first telling may be lost; an innocent job must not pay for that."""
+    with redis.Redis.from_url(redis_url) as raw:
+        client.submit("text", prompt="x")
+        raw.rpop("ccs.text:1")
+        ledger = Ledger(raw)
+        claim = ledger.claim(ClaimWish(popped="ccs.text", queues=("ccs.text",), worker="w"))
+        assert isinstance(claim, Claim)
+
+        def told(outputs: int, death: int, *, alone: bool = False) -> tuple[int, int]:
+            return ledger.crash(claim.id, claim.attempt, outputs, death=death, alone=alone)
+
+        assert [told(5, 0), told(5, 0), told(5, 1), told(5, 1)] == [(1, 0), (1, 0), (2, 0), (2, 0)]
+        assert [told(5, 2, alone=True), told(5, 2, alone=True)] == [(3, 1), (3, 1)]
+        assert [told(6, 3), told(6, 3)] == [(1, 1), (1, 1)]
+        assert ledger.crash(claim.id, claim.attempt + 1, 6, death=3, alone=False) == (-1, -1)
+
+
 def test_a_lost_device_replaces_the_engine_and_ends_the_guilty_job_alone(
     client: Client, redis_url: str, tmp_path: Path
 ) -> None:
@@ -134,9 +189,7 @@ def test_a_frozen_engine_is_replaced_without_any_deadline(
         job = client.submit("text", prompt="calm", max_new_tokens=60, seed=1)
         wait_until(lambda: job.status().events > 4, 10)
         with redis.Redis.from_url(redis_url) as raw:
-            found = running.report(raw)["models"]
-            assert isinstance(found, list)
-            os.kill(int(found[0]["pid"]), signal.SIGSTOP)
+            os.kill(engine_pid(running, raw), signal.SIGSTOP)
         outcome = job.result(timeout=60)
         assert outcome.ok
         assert len(outcome.text.split()) == 60

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
+from ccs_broker.client import Client, JobState
+from ccs_broker.server import EmbeddedServer
+from ccs_broker.server_binary import server_binaries
 from tests.helpers import leaked_keys
 
 
@@ -37,3 +40,11 @@ def test_a_private_server_is_not_the_shared_one(redis_server, private_server):
     private_server.kill()
     assert redis_server.alive
     assert redis_server.port != private_server.port
+
+
+def test_a_unix_socket_serves_as_well(server_kind):
+    with (
+        EmbeddedServer(binary=server_binaries()[server_kind], unix_socket=True) as server,
+        Client(server.url) as client,
+    ):
+        assert client.submit("text", prompt="p").status().state is JobState.WAITING

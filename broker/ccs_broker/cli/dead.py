@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from ccs_broker.cli.options import json_option, url_option, with_options
+from ccs_broker.cli.options import Whole, json_option, url_option, with_options
 from ccs_broker.cli.output import echo_json, make_table, notes, out, plain_value, print_facts, printable, utc
 from ccs_broker.client import Client
 from ccs_broker.client.dead import DEFAULT_LIMIT, LETTER
+from ccs_broker.contract.wording import Bounds
 from ccs_broker.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def dead_command() -> None:
 @with_options(url_option, json_option)
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=Whole(Bounds(least=1, most=None)),
     default=DEFAULT_LIMIT,
     show_default=True,
     help="Show so many jobs and letters.",

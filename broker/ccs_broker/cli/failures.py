@@ -1,4 +1,8 @@
-"""What the command line says and returns when something goes wrong."""
+"""What the command line says and returns when something goes wrong.
+
+0 is success; 2 that what it was told is wrong (usage, a value, a variable, the model file), so that repeating it can't
+help; 3 that the job it shows didn't succeed; 130 an interrupt; 1 everything else.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,12 @@ from typing import Final
 
 import click
 
-from ccs_broker.errors import CcsError
+from ccs_broker.errors import CcsError, ConfigurationError, InvalidInputError, SetupError
 
 __all__ = ["EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_NOT_SUCCEEDED", "EXIT_USAGE", "exit_code_of"]
 
 EXIT_ERROR: Final = 1
+#: What the command was told is wrong: usage, a value, a variable, the model file.
 EXIT_USAGE: Final = 2
 #: The command did its work, but the job it shows failed, expired, was cancelled or quarantined.
 EXIT_NOT_SUCCEEDED: Final = 3
@@ -37,7 +42,10 @@ def exit_code_of(error: Exception, *, as_json: bool) -> int | None:
         return EXIT_INTERRUPTED
     if isinstance(error, CcsError):
         _report(error.code, error.message, _HINTS.get(error.code), retryable=error.retryable, as_json=as_json)
-        return EXIT_ERROR
+        told_wrong = isinstance(error, InvalidInputError | ConfigurationError) and not isinstance(
+            error, SetupError
+        )
+        return EXIT_USAGE if told_wrong else EXIT_ERROR
     if isinstance(error, click.ClickException):
         if as_json:
             _report("INVALID_INPUT", error.format_message(), None, retryable=False, as_json=True)

@@ -96,8 +96,10 @@ def _show(
 
 
 def _queues_table(report: QueueReport, console: Console) -> RenderableType:
-    rows = [(queue.name, str(queue.waiting), str(queue.running)) for queue in report.queues]
-    table = make_table(("queue", ">waiting", ">running"), rows, console=console)
+    rows = [
+        (queue.name, str(queue.waiting), str(queue.relegated), str(queue.running)) for queue in report.queues
+    ]
+    table = make_table(("queue", ">waiting", ">late", ">running"), rows, console=console)
     if not report.delayed:
         return table
     return Group(table, Text(f"{report.delayed} delayed, not due yet"))
@@ -106,7 +108,7 @@ def _queues_table(report: QueueReport, console: Console) -> RenderableType:
 def _workers_table(workers: tuple[WorkerInfo, ...], console: Console) -> RenderableType:
     if not workers:
         return Text("no worker is running; 'ccs worker' starts one, 'ccs up' a whole system")
-    columns = ("worker", "state", "modalities", ">busy", "models")
+    columns = ("worker", "state", "modalities", ">busy", "models", "estimates off by")
     return make_table(columns, [_row(worker.name, worker.report) for worker in workers], console=console)
 
 
@@ -123,4 +125,12 @@ def _row(name: str, report: Mapping[str, Any]) -> tuple[str | Text, ...]:
         ", ".join(map(str, report.get("modalities", ()))),
         f"{report.get('busy', '?')}/{report.get('slots', '?')}",
         "\n".join(models),
+        "\n".join(_estimate(found) for found in report.get("estimates", ())) or "-",
     )
+
+
+def _estimate(found: Mapping[str, Any]) -> str:
+    """How far device times of one kind of job were predicted wrongly, in the middle."""
+    kind = found.get("model") or found.get("modality", "?")
+    error = found.get("error")
+    return f"{kind} {error:.0%}" if isinstance(error, int | float) else f"{kind} ?"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 import click
 
 from ccs_broker.cli.failures import exit_code_of
-from ccs_broker.errors import ConfigurationError
+from ccs_broker.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,9 +25,12 @@ _BASE: Final = {
     "result": "ccs_broker.cli.jobs:result_command",
     "status": "ccs_broker.cli.jobs:status_command",
     "cancel": "ccs_broker.cli.jobs:cancel_command",
+    "reprioritize": "ccs_broker.cli.jobs:reprioritize_command",
     "queues": "ccs_broker.cli.fleet:queues_command",
     "workers": "ccs_broker.cli.fleet:workers_command",
+    "tenants": "ccs_broker.cli.tenants:tenants_command",
     "dead": "ccs_broker.cli.dead:dead_command",
+    "simulate": "ccs_broker.cli.simulate:simulate_command",
 }
 
 
@@ -87,7 +90,7 @@ def _unavailable(name: str, library: str) -> click.Command:
     remedy = f"it needs {library}; install it with: pip install 'ccs-workers[worker]'"
 
     def refuse() -> NoReturn:
-        raise ConfigurationError(f"'ccs {name}' isn't available: {remedy}")
+        raise SetupError(f"'ccs {name}' isn't available: {remedy}")
 
     return click.Command(
         name,
@@ -109,6 +112,13 @@ def ccs() -> None:
     ccs submit text "Why is the sky blue?" --stream
     ccs queues
 
-    Commands find their server in --url or CCS_REDIS_URL. Each takes --json for machines and ends with
-    0 done, 1 error, 2 wrong usage, 3 the job didn't succeed, 130 interrupted.
+    Commands find their server in --url or CCS_REDIS_URL. Each takes --json for machines.
+
+    \b
+    Each ends with
+      0    done
+      1    it failed: no server, no such job, no news in time, a library that is missing
+      2    what it was told is wrong: usage, a value, a variable, the model file
+      3    the job that it shows did not succeed
+      130  interrupted (128 + the signal's number, where another signal ended it)
     """

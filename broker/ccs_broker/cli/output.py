@@ -109,9 +109,12 @@ def print_facts(facts: Mapping[str, object]) -> None:
         console.print(Text.assemble((f"{label:<{width}}  ", "bold"), shown))
 
 
-def spinner(message: str) -> AbstractContextManager[object]:
-    """A spinner on standard error while the block runs; nothing where that isn't a terminal."""
-    console = notes()
+def spinner(message: str, console: Console | None = None) -> AbstractContextManager[object]:
+    """A spinner on standard error while the block runs; nothing where that isn't a terminal.
+
+    Lines printed on the same ``console`` meanwhile appear above it.
+    """
+    console = console or notes()
     return console.status(Text(message)) if console.is_terminal else nullcontext()
 
 

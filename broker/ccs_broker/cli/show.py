@@ -11,13 +11,16 @@ from rich.text import Text
 
 from ccs_broker.cli.failures import EXIT_NOT_SUCCEEDED
 from ccs_broker.cli.output import echo_json, notes, plain_value, printable, seconds, spinner, state_text
+from ccs_broker.cli.watch import JobWatch
 from ccs_broker.contract import EventKind
 
 if TYPE_CHECKING:
-    from ccs_broker.client import JobHandle
+    from rich.console import Console
+
+    from ccs_broker.client import Client, JobHandle
     from ccs_broker.contract import Event, Outcome
 
-__all__ = ["exit_code_for", "progress_of", "show_outcome", "show_stream", "summary_of"]
+__all__ = ["exit_code_for", "progress_of", "show_outcome", "show_result", "show_stream", "summary_of"]
 
 #: What a spinner says after each kind of event, until the next one.
 _WAITING_FOR: Final = {EventKind.QUEUED: "waiting for a worker", EventKind.STARTED: "running"}
@@ -42,14 +45,31 @@ def show_outcome(job_id: str, outcome: Outcome, *, as_json: bool, with_text: boo
     return exit_code_for(outcome)
 
 
-def show_stream(job: JobHandle, *, after: int, timeout_s: float | None, as_json: bool) -> int:
+def show_stream(client: Client, job: JobHandle, *, after: int, timeout_s: float | None, as_json: bool) -> int:
     """Print events after number ``after`` as they arrive, then the outcome; return the exit code."""
+    console = notes()
+    watch = _watch(client, job, timeout_s, console)
     if as_json:
-        for event in job.stream(after=after, timeout=timeout_s):
+        for event in watch.events(after):
             echo_json(event)
     else:
-        _follow(job, after, timeout_s)
-    return show_outcome(job.id, job.result(timeout=timeout_s), as_json=as_json, with_text=False)
+        _follow(watch, after, console)
+    return show_outcome(job.id, watch.outcome(), as_json=as_json, with_text=False)
+
+
+def show_result(client: Client, job: JobHandle, *, timeout_s: float | None, as_json: bool) -> int:
+    """Wait for the job's end and print its outcome; return the exit code."""
+    console = notes()
+    with spinner(f"{job.id}: waiting for its end", console):
+        outcome = _watch(client, job, timeout_s, console).outcome()
+    return show_outcome(job.id, outcome, as_json=as_json)
+
+
+def _watch(client: Client, job: JobHandle, timeout_s: float | None, console: Console) -> JobWatch:
+    def say(line: str) -> None:
+        console.print(Text(printable(f"note: {line}"), style="yellow"), soft_wrap=True)
+
+    return JobWatch(client, job, timeout_s, say)
 
 
 def summary_of(outcome: Outcome) -> Text:
@@ -83,23 +103,23 @@ def progress_of(event: Event) -> str:
     return ", ".join(said)
 
 
-def _follow(job: JobHandle, after: int, timeout_s: float | None) -> None:
+def _follow(watch: JobWatch, after: int, console: Console) -> None:
     """Write the deltas' texts to standard output; a spinner shows what is waited for until the first."""
     ended_line = True
     with ExitStack() as until_text:
-        until_text.enter_context(spinner(f"{job.id}: waiting"))
-        for event in job.stream(after=after, timeout=timeout_s):
+        until_text.enter_context(spinner(f"{watch.job.id}: waiting", console))
+        for event in watch.events(after):
             if event.text:
                 until_text.close()
                 click.echo(_for_stdout(event.text), nl=False)
                 ended_line = event.text.endswith("\n")
-            elif event.kind in _WAITING_FOR and after == 0 and ended_line:
+            elif event.kind in _WAITING_FOR and "relegated" not in event.data and after == 0 and ended_line:
                 until_text.close()
-                until_text.enter_context(spinner(f"{job.id}: {_WAITING_FOR[event.kind]}"))
+                until_text.enter_context(spinner(f"{watch.job.id}: {_WAITING_FOR[event.kind]}", console))
             elif (note := _note_of(event)) and (ended_line or not sys.stdout.isatty()):
                 # On a terminal a note would land in the middle of the text's line.
                 until_text.close()
-                notes().print(Text(note, style="dim"))
+                console.print(Text(note, style="dim"))
     if not ended_line:
         click.echo()
 
@@ -108,6 +128,10 @@ def _note_of(event: Event) -> str:
     """A line about an event that has no text of its own; empty for one not worth a line."""
     if event.kind in (EventKind.PREEMPTED, EventKind.RESUMED):
         return f"[{event.kind.value}, attempt {event.attempt}]"
+    if event.kind is EventKind.QUEUED and "relegated" in event.data:
+        if event.data["relegated"]:
+            return "[its target can't be met any more: it runs on leftover capacity]"
+        return "[its target can be met again]"
     if event.kind is EventKind.PROGRESS and (progress := progress_of(event)):
         return f"[{progress}]"
     return ""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.text import Text
 
-from ccs_broker.cli.options import DURATION, PAIR, json_option, url_option, with_options
-from ccs_broker.cli.output import echo_json, notes, spinner
-from ccs_broker.cli.show import show_outcome, show_stream
+from ccs_broker.cli.options import DURATION, PAIR, Real, Whole, json_option, url_option, with_options
+from ccs_broker.cli.output import echo_json, notes
+from ccs_broker.cli.prompt_use import unused_prompt_note
+from ccs_broker.cli.show import show_result, show_stream
 from ccs_broker.client import Client
-from ccs_broker.contract import QosClass
+from ccs_broker.contract import Overload, QosClass, Sampling
+from ccs_broker.contract.wording import bounds_of
 from ccs_broker.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,10 +38,25 @@ _request_options = with_options(
         help="How urgent it is.",
     ),
     click.option(
-        "--deadline", "deadline_s", type=DURATION, help="From now, by which it must be done: 500ms, 5s."
+        "--deadline",
+        "deadline_s",
+        type=DURATION,
+        help="From now, by which it must be done: 500ms, 5s. A model in the middle of a step stops at its end; one "
+        "that hangs is ended about 5 s later.",
     ),
     click.option(
-        "--max-runtime", "max_runtime_s", type=DURATION, help="Longest run of one attempt: 30s, 10m."
+        "--overload",
+        type=click.Choice([overload.value for overload in Overload]),
+        default=Overload.RELEGATE.value,
+        show_default=True,
+        help="What becomes of it when it can't be done in time: it runs on leftover capacity, is refused with the "
+        "predicted time, or keeps its place.",
+    ),
+    click.option(
+        "--max-runtime",
+        "max_runtime_s",
+        type=DURATION,
+        help="Longest run of one attempt: 30s, 10m; with the same 5 s for a model that hangs.",
     ),
     click.option("--tenant", default="default", show_default=True, help="On whose account it runs."),
     click.option("--idempotency-key", metavar="KEY", help="The same key and request give the same job."),
@@ -47,21 +64,43 @@ _request_options = with_options(
 )
 _sampling_options = with_options(
     click.option(
-        "--max-new-tokens", type=int, default=128, show_default=True, help="Longest text, in tokens."
+        "--max-new-tokens",
+        type=Whole(bounds_of(Sampling, "max_new_tokens")),
+        default=128,
+        show_default=True,
+        help="Longest text, in tokens.",
     ),
     click.option(
-        "--temperature", type=float, default=0.0, show_default=True, help="0 always takes the likeliest."
+        "--temperature",
+        type=Real(bounds_of(Sampling, "temperature")),
+        default=0.0,
+        show_default=True,
+        help="0 always takes the likeliest.",
     ),
-    click.option("--top-p", type=float, help="Draw from the likeliest tokens that make up this share."),
-    click.option("--top-k", type=int, help="Draw from this many of the likeliest tokens."),
-    click.option("--seed", type=int, help="The same seed gives the same text."),
+    click.option(
+        "--top-p",
+        type=Real(bounds_of(Sampling, "top_p")),
+        help="Draw from the likeliest tokens that make up this share.",
+    ),
+    click.option(
+        "--top-k",
+        type=Whole(bounds_of(Sampling, "top_k")),
+        help="Draw from this many of the likeliest tokens.",
+    ),
+    click.option(
+        "--seed", type=Whole(bounds_of(Sampling, "seed")), help="The same seed gives the same text."
+    ),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this string; may be repeated."),
 )
 _watch_options = with_options(
     click.option("--stream", is_flag=True, help="Show the text as it arrives."),
     click.option("--wait", is_flag=True, help="Wait for the end and print the text."),
     click.option(
-        "--timeout", "timeout_s", type=DURATION, help="Give up waiting after this long; the job goes on."
+        "--timeout",
+        "timeout_s",
+        type=DURATION,
+        help="Give up after so long without news (5s, 2m); the job goes on. Without it, only a server that is away "
+        "for 5 minutes ends the waiting.",
     ),
 )
 
@@ -77,9 +116,12 @@ def submit_command(url: str | None, modality: str, prompt: str, **options: Any) 
     """Submit a job and print its id.
 
     MODALITY is text, vision, audio or fusion. PROMPT may be left out for vision and audio; "-" reads it from
-    standard input. With --stream the text is printed as it arrives, with --wait when it is whole; both end
-    with 0 if the job succeeded and with 3 if it didn't. --stream --json prints each event as a line, then the
-    outcome.
+    standard input. Many vision and audio models take no prompt, those of the demo among them: they read a
+    picture or write down what is said, whatever PROMPT says; a note on standard error tells so.
+
+    With --stream the text is printed as it arrives, with --wait when it is whole; both end with 0 if the job
+    succeeded and with 3 if it didn't. --stream --json prints each event as a line, then the outcome. What the
+    job waits for, such as a worker or a server that is away, is said on standard error.
 
     \b
     ccs submit text "What is the capital of France?" --stream
@@ -97,9 +139,14 @@ def submit_command(url: str | None, modality: str, prompt: str, **options: Any) 
         "metadata": dict(options["metadata"]),
     }
     with closing(Client(url)) as client:
-        job = client.submit(modality, **options)
+        try:
+            job = client.submit(modality, **options)
+        except InvalidInputError as error:
+            raise _in_words_of_the_command(error) from None
+        if note := unused_prompt_note(client, modality, options["model"], options["prompt"]):
+            notes().print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
         if stream or wait:
-            return _watch(job, stream=stream, timeout_s=timeout_s, as_json=as_json)
+            return _watch(client, job, stream=stream, timeout_s=timeout_s, as_json=as_json)
         if as_json:
             echo_json({"id": job.id, "modality": modality})
         else:
@@ -114,12 +161,20 @@ def _read_prompt() -> str:
         raise InvalidInputError(f"prompt: standard input isn't {sys.stdin.encoding} text") from None
 
 
-def _watch(job: JobHandle, *, stream: bool, timeout_s: float | None, as_json: bool) -> int:
+def _in_words_of_the_command(error: InvalidInputError) -> InvalidInputError:
+    """The same error with the option in the place of the field that it stands for."""
+    field, colon, rule = error.message.partition(": ")
+    for parameter in click.get_current_context().command.params:
+        if colon and parameter.name == field.partition("[")[0]:
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else field.upper()
+            return type(error)(f"{shown}: {rule}")
+    return error
+
+
+def _watch(client: Client, job: JobHandle, *, stream: bool, timeout_s: float | None, as_json: bool) -> int:
     """Show the job's stream or its outcome; the id goes to standard error, for who wants to come back."""
     if not as_json:
         notes().print(Text(f"job {job.id}", style="dim"))
     if stream:
-        return show_stream(job, after=0, timeout_s=timeout_s, as_json=as_json)
-    with spinner(f"{job.id}: waiting for its end"):
-        outcome = job.result(timeout=timeout_s)
-    return show_outcome(job.id, outcome, as_json=as_json)
+        return show_stream(client, job, after=0, timeout_s=timeout_s, as_json=as_json)
+    return show_result(client, job, timeout_s=timeout_s, as_json=as_json)

@@ -13,6 +13,7 @@ from ccs_broker.client.records import (
     Purged,
     QueueDepth,
     QueueReport,
+    TenantShare,
     WorkerInfo,
 )
 from ccs_broker.client.sync import Client, JobHandle
@@ -34,5 +35,6 @@ __all__ = [
     "QueueDepth",
     "QueueReport",
     "SubmitOptions",
+    "TenantShare",
     "WorkerInfo",
 ]

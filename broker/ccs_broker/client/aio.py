@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ccs_broker.client import dead, looking
+from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.aio_link import AsyncBell, AsyncLink
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
@@ -14,25 +14,16 @@ from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
 from ccs_broker.contract.event import Event
 from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
 from ccs_broker.errors import CcsError, InternalError, QueueUnavailableError
-from ccs_broker.settings import BrokerSettings, LedgerSettings, require_url
+from ccs_broker.settings import BrokerSettings, LedgerSettings, ledger_settings, require_url
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from types import TracebackType
 
-    from ccs_broker.client.records import (
-        DeadJobDetails,
-        DeadLetterDetails,
-        DeadReport,
-        JobState,
-        JobStatus,
-        Purged,
-        QueueReport,
-        WorkerInfo,
-    )
+    from ccs_broker.client import records
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
-    from ccs_broker.contract.words import Modality
+    from ccs_broker.contract.words import Modality, QosClass
 
 T = TypeVar("T")
 
@@ -49,7 +40,7 @@ class AsyncClient:
         ledger: LedgerSettings | None = None,
     ) -> None:
         settings = BrokerSettings(
-            url=require_url(url), timeout_s=timeout_s, ledger=ledger or LedgerSettings()
+            url=require_url(url), timeout_s=timeout_s, ledger=ledger or ledger_settings()
         )
         self._timeout_s = timeout_s
         self._link = AsyncLink(settings)
@@ -101,23 +92,31 @@ class AsyncClient:
         """
         return AsyncJobHandle(self, checked_id(job_id))
 
-    async def queues(self) -> QueueReport:
+    async def queues(self) -> records.QueueReport:
         """Depth of every queue."""
         return await self._run(looking.queues())
 
-    async def workers(self) -> tuple[WorkerInfo, ...]:
+    async def workers(self) -> tuple[records.WorkerInfo, ...]:
         """The workers that count as alive, and what each reported last."""
         return await self._run(looking.workers())
 
-    async def dead(self, limit: int = dead.DEFAULT_LIMIT) -> DeadReport:
+    async def tenants(self) -> tuple[records.TenantShare, ...]:
+        """As :meth:`ccs_broker.client.sync.Client.tenants`."""
+        return await self._run(changing.tenants())
+
+    async def set_weight(self, tenant: str, weight: float) -> None:
+        """As :meth:`ccs_broker.client.sync.Client.set_weight`."""
+        await self._run(changing.set_weight(self._core, tenant, weight))
+
+    async def dead(self, limit: int = dead.DEFAULT_LIMIT) -> records.DeadReport:
         """As :meth:`ccs_broker.client.sync.Client.dead`."""
         return await self._run(dead.listed(limit))
 
-    async def dead_job(self, job_id: str, *, raw: bool = False) -> DeadJobDetails:
+    async def dead_job(self, job_id: str, *, raw: bool = False) -> records.DeadJobDetails:
         """As :meth:`ccs_broker.client.sync.Client.dead_job`."""
         return await self._run(dead.job_details(job_id, raw=raw))
 
-    async def dead_letter(self, index: int, *, raw: bool = False) -> DeadLetterDetails:
+    async def dead_letter(self, index: int, *, raw: bool = False) -> records.DeadLetterDetails:
         """As :meth:`ccs_broker.client.sync.Client.dead_letter`."""
         return await self._run(dead.letter_details(index, raw=raw))
 
@@ -129,7 +128,7 @@ class AsyncClient:
         self,
         jobs: Iterable[str] | Literal["all"] = (),
         letters: Iterable[int] | Literal["all"] = (),
-    ) -> Purged:
+    ) -> records.Purged:
         """As :meth:`ccs_broker.client.sync.Client.purge`."""
         return await self._run(dead.purge(self._core, jobs, letters))
 
@@ -218,10 +217,16 @@ class AsyncJobHandle:
         """As :meth:`ccs_broker.client.sync.JobHandle.result`."""
         return await self._client._result(self.id, timeout)
 
-    async def status(self) -> JobStatus:
+    async def status(self) -> records.JobStatus:
         """Where the job is; ``NotFoundError`` if nowhere."""
         return await self._client._run(looking.status(self.id))
 
-    async def cancel(self) -> JobState:
-        """Cancel the job and give the state it is in then; ``NotFoundError`` if there is none."""
+    async def cancel(self) -> records.JobState:
+        """Cancel the job and give the state it is in then; ``NotFoundError`` if there is none (yet)."""
         return await self._client._run(self._client._core.cancel(self.id))
+
+    async def reprioritize(
+        self, qos: QosClass | str | None = None, deadline_s: float | None = None
+    ) -> records.JobStatus:
+        """As :meth:`ccs_broker.client.sync.JobHandle.reprioritize`."""
+        return await self._client._run(changing.reprioritize(self._client._core, self.id, qos, deadline_s))

@@ -17,6 +17,7 @@ from ccs_broker.client.files import read_file
 from ccs_broker.client.records import JobState
 from ccs_broker.client.steps import Ask, Asking, Command
 from ccs_broker.contract.build import JobOptions, build_job
+from ccs_broker.contract.job import is_job_id
 from ccs_broker.contract.limits import DEFAULT_LIMITS, MAX_NAME_CHARS, Limits
 from ccs_broker.contract.wire import dump_json
 from ccs_broker.errors import (
@@ -31,6 +32,7 @@ from ccs_broker.errors import (
 from ccs_broker.ledger.calls import LedgerCalls, text
 from ccs_broker.ledger.entries import entry_of
 from ccs_broker.ledger.records import Entry, Published, PublishStatus
+from ccs_broker.ledger.refusals import overload_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,6 +93,7 @@ class ClientCore:
             payload=dump_json(job),
             idempotency="" if key is None else _idempotency_key(job.tenant, key),
             digest="" if key is None else _digest(job),
+            policy=self.calls.policy,
         )
         return Submission(entry=entry, blobs=built.blobs)
 
@@ -112,6 +115,8 @@ class ClientCore:
             ConflictError: the idempotency key was used with another body.
             NoSuitableWorkerError: workers serve the modality, none of them the model.
             NotFoundError: a medium given by reference isn't in the store.
+            DeadlineUnreachableError: it can't be done in time, and wished to be refused then.
+            QueueFullError: as many jobs wait in its queue as may.
             QueueUnavailableError: the server refused.
         """
         (found,) = yield from self._publish((submission,))
@@ -134,12 +139,13 @@ class ClientCore:
         """Cancel a job; gives the state it is in then, which is the old one if it had ended.
 
         Raises:
-            NotFoundError: there is no such job.
+            NotFoundError: there is no such job. Should it still come, as a plain Celery task or a canvas step may, it
+                ends as cancelled then.
         """
         (reply,) = yield from run_calls((self.calls.cancel(job_id),))
         state = text(checked(reply))
         if state == "missing":
-            raise unknown_job(job_id)
+            raise unknown_job(job_id, "; should a job still arrive under this id, it will be cancelled")
         return JobState(state)
 
     def _publish(self, submissions: Sequence[Submission]) -> Asking[list[str | CcsError]]:
@@ -207,17 +213,19 @@ def bulk_answer(
 
 def checked_id(job_id: object) -> str:
     """The id, if a job can have it; ``InvalidInputError`` otherwise."""
-    if not isinstance(job_id, str) or not 0 < len(job_id) <= MAX_NAME_CHARS or not job_id.isascii():
-        raise InvalidInputError("a job's id is a short string of ASCII letters, digits, '-' and '_'")
+    if not is_job_id(job_id):
+        raise InvalidInputError("a job's id is a string of 1 to 64 ASCII letters, digits, '-' and '_'")
     return job_id
 
 
-def unknown_job(job_id: str) -> NotFoundError:
-    """The error for an id that has no record."""
-    return NotFoundError(f"there is no job {job_id[:MAX_NAME_CHARS]!r}, or its record has expired")
+def unknown_job(job_id: str, more: str = "") -> NotFoundError:
+    """The error for an id that has no record; ``more`` goes on with its sentence."""
+    return NotFoundError(f"there is no job {job_id[:MAX_NAME_CHARS]!r}, or its record has expired{more}")
 
 
 def _refused(entry: Entry, published: Published) -> CcsError:
+    if (error := overload_error(entry, published)) is not None:
+        return error
     match published.status:
         case PublishStatus.CONFLICT:
             return ConflictError(f"the idempotency key was used for job {published.id}, with another body")

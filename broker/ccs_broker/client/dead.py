@@ -140,7 +140,13 @@ def replay(core: ClientCore, job_id: str) -> Asking[str]:
         raise InvalidInputError(f"job {job_id} was refused when it came in; there is nothing to run")
     job = load_json(Job, kept.payload).model_copy(update={"id": token_hex(16)})
     # The old id is the digest as well: whatever this version makes of the payload, it is the same submission.
-    entry = entry_of(job, payload=dump_json(job), idempotency=topology.REPLAY + job_id, digest=job_id)
+    entry = entry_of(
+        job,
+        payload=dump_json(job),
+        idempotency=topology.REPLAY + job_id,
+        digest=job_id,
+        policy=core.calls.policy,
+    )
     new_id = yield from core.submit(Submission(entry=entry, blobs={}))
     (noted,) = yield from run_calls((core.calls.replayed(job_id, new_id),))
     checked(noted)

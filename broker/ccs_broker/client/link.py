@@ -19,6 +19,7 @@ from ccs_broker.client.faults import unavailable
 from ccs_broker.client.packing import pack
 from ccs_broker.client.wire import Wire
 from ccs_broker.errors import ConfigurationError, QueueUnavailableError
+from ccs_broker.settings import UNREADABLE_URL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,9 +68,7 @@ def connection_options(
         pool.connection_class(**options)
     except (ValueError, TypeError):
         # The text may hold the password.
-        raise ConfigurationError(
-            "the server's URL can't be read; an example is redis://127.0.0.1:6379/0"
-        ) from None
+        raise ConfigurationError(UNREADABLE_URL) from None
     where = options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
     return pool.connection_class, options, where
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FIELDS: Final = (
     "kind", "state", "cancel", "seq", "queue", "attempt", "worker", "model",
-    "sub", "start", "first", "end", "expire",
+    "rank", "relegated", "score", "low", "tag", "sub", "start", "first", "end", "expire",
 )  # fmt: skip
 
 
@@ -38,6 +38,11 @@ class JobRecord:
     attempt: int
     worker: str | None
     model: str | None
+    #: Place of its class, 0 for the most urgent.
+    rank: int | None
+    relegated: bool
+    #: Its score beside its base: what it weighs against jobs that came when it did.
+    weighs: int
     submitted_ms: int
     started_ms: int | None
     first_output_ms: int | None
@@ -53,10 +58,12 @@ def ask_record(job_id: str, *more: str) -> Command:
 def read_record(reply: object) -> JobRecord | None:
     """The record, or None where there is no such job (a plain Celery task on our queues isn't one)."""
     values = cast("Sequence[bytes | None]", checked(reply))
-    kind, state, cancel, seq, queue, attempt, worker, model, submitted, *times = values[: len(_FIELDS)]
+    kind, state, cancel, seq, queue, attempt, worker, model, *more = values[: len(_FIELDS)]
     if kind != b"job" or state is None:
         return None
+    rank, relegated, score, low, tag, submitted, *times = more
     started, first_output, finished, expires = map(_number, times)
+    low_now = relegated == b"1"
     found = JobState(state.decode())
     return JobRecord(
         state=JobState.CANCELLING if found is JobState.RUNNING and cancel else found,
@@ -65,6 +72,9 @@ def read_record(reply: object) -> JobRecord | None:
         attempt=_number(attempt) or 0,
         worker=_string(worker),
         model=_string(model),
+        rank=_number(rank),
+        relegated=low_now,
+        weighs=(_number(low if low_now else score) or 0) - (_number(tag) or 0),
         submitted_ms=_number(submitted) or 0,
         started_ms=started,
         first_output_ms=first_output,

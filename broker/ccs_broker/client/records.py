@@ -11,6 +11,8 @@ from ccs_broker.contract.outcome import OutcomeState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ccs_broker.contract.words import QosClass
+
 
 class JobState(StrEnum):
     """Where a job is; the last five are its ends."""
@@ -45,8 +47,14 @@ class JobStatus:
     queue: str
     #: Number of times it has been claimed.
     attempt: int = 0
+    #: Its class, as it was submitted or changed to.
+    qos: QosClass | None = None
+    #: It can't meet its target any more, and runs on leftover capacity.
+    relegated: bool = False
     #: Jobs before it in its queue; None unless it waits.
     position: int | None = None
+    #: Predicted seconds until it starts; None unless it waits.
+    estimate_s: float | None = None
     worker: str | None = None
     #: Alias of the model asked for, or after the end of the one that served.
     model: str | None = None
@@ -69,6 +77,8 @@ class QueueDepth:
     running: int
     #: Tickets on its list, one per waiting job but for moments.
     tickets: int
+    #: Of those that wait, the ones that can't meet their target any more.
+    relegated: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +97,16 @@ class QueueReport:
     def running(self) -> int:
         """Jobs under a lease, of all queues."""
         return sum(queue.running for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantShare:
+    """A tenant that has jobs waiting, or a weight of its own."""
+
+    name: str
+    #: Share of the device time inside a class, against other tenants' weights; 1 where nothing was set.
+    weight: float
+    waiting: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 
-from ccs_broker.client import dead, looking
+from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
 from ccs_broker.client.link import Bell, Link
@@ -13,25 +13,16 @@ from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
 from ccs_broker.contract.event import Event
 from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
 from ccs_broker.errors import CcsError, InternalError, QueueUnavailableError
-from ccs_broker.settings import BrokerSettings, LedgerSettings, require_url
+from ccs_broker.settings import BrokerSettings, LedgerSettings, ledger_settings, require_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from ccs_broker.client.records import (
-        DeadJobDetails,
-        DeadLetterDetails,
-        DeadReport,
-        JobState,
-        JobStatus,
-        Purged,
-        QueueReport,
-        WorkerInfo,
-    )
+    from ccs_broker.client import records
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
-    from ccs_broker.contract.words import Modality
+    from ccs_broker.contract.words import Modality, QosClass
 
 T = TypeVar("T")
 
@@ -55,7 +46,7 @@ class Client:
         ledger: LedgerSettings | None = None,
     ) -> None:
         settings = BrokerSettings(
-            url=require_url(url), timeout_s=timeout_s, ledger=ledger or LedgerSettings()
+            url=require_url(url), timeout_s=timeout_s, ledger=ledger or ledger_settings()
         )
         self._timeout_s = timeout_s
         self._link = Link(settings)
@@ -115,23 +106,35 @@ class Client:
         """
         return JobHandle(self, checked_id(job_id))
 
-    def queues(self) -> QueueReport:
+    def queues(self) -> records.QueueReport:
         """Depth of every queue."""
         return self._run(looking.queues())
 
-    def workers(self) -> tuple[WorkerInfo, ...]:
+    def workers(self) -> tuple[records.WorkerInfo, ...]:
         """The workers that count as alive, and what each reported last."""
         return self._run(looking.workers())
 
-    def dead(self, limit: int = dead.DEFAULT_LIMIT) -> DeadReport:
+    def tenants(self) -> tuple[records.TenantShare, ...]:
+        """Tenants that have jobs waiting or a weight of their own."""
+        return self._run(changing.tenants())
+
+    def set_weight(self, tenant: str, weight: float) -> None:
+        """Set a tenant's weight in the device time of each class; 1 is the usual one.
+
+        Raises:
+            InvalidInputError: the name or the weight is wrong.
+        """
+        self._run(changing.set_weight(self._core, tenant, weight))
+
+    def dead(self, limit: int = dead.DEFAULT_LIMIT) -> records.DeadReport:
         """The newest quarantined jobs and dead letters, at most ``limit`` of each; never a prompt."""
         return self._run(dead.listed(limit))
 
-    def dead_job(self, job_id: str, *, raw: bool = False) -> DeadJobDetails:
+    def dead_job(self, job_id: str, *, raw: bool = False) -> records.DeadJobDetails:
         """One quarantined job, with its payload if ``raw``; ``NotFoundError`` if it isn't one, or was purged."""
         return self._run(dead.job_details(job_id, raw=raw))
 
-    def dead_letter(self, index: int, *, raw: bool = False) -> DeadLetterDetails:
+    def dead_letter(self, index: int, *, raw: bool = False) -> records.DeadLetterDetails:
         """One dead letter, with the bytes kept of it if ``raw``; ``NotFoundError`` if there is none."""
         return self._run(dead.letter_details(index, raw=raw))
 
@@ -151,7 +154,7 @@ class Client:
         self,
         jobs: Iterable[str] | Literal["all"] = (),
         letters: Iterable[int] | Literal["all"] = (),
-    ) -> Purged:
+    ) -> records.Purged:
         """Drop what quarantined jobs keep for a replay, and dead letters by index; ``"all"`` drops all.
 
         What isn't there is left out of the counts. Outcomes stay readable for their time.
@@ -256,15 +259,30 @@ class JobHandle:
         """
         return self._client._result(self.id, timeout)
 
-    def status(self) -> JobStatus:
+    def status(self) -> records.JobStatus:
         """Where the job is; ``NotFoundError`` if nowhere."""
         return self._client._run(looking.status(self.id))
 
-    def cancel(self) -> JobState:
-        """Cancel the job; ``NotFoundError`` if there is none.
+    def cancel(self) -> records.JobState:
+        """Cancel the job; ``NotFoundError`` if there is none (should it still arrive, it is cancelled then).
 
         Returns:
             The state it is in then: cancelled, cancelling (it runs and stops at its next step), or how it had
             ended before.
         """
         return self._client._run(self._client._core.cancel(self.id))
+
+    def reprioritize(
+        self, qos: QosClass | str | None = None, deadline_s: float | None = None
+    ) -> records.JobStatus:
+        """Give the job another class or deadline while it waits; what isn't given stays.
+
+        It keeps its turn among its tenant's jobs. The target of its class and ``deadline_s`` count from now, so a
+        relegated job that can be in time again is relegated no longer.
+
+        Raises:
+            InvalidInputError: neither is given, or one is wrong.
+            NotFoundError: there is no such job.
+            ConflictError: it runs already, or has ended.
+        """
+        return self._client._run(changing.reprioritize(self._client._core, self.id, qos, deadline_s))

@@ -1,12 +1,12 @@
 """The contract: what producers, the ledger and workers must agree on, and nothing that does I/O."""
 
 from ccs_broker.contract.event import DELTA, PROGRESS, TERMINAL_KINDS, Event, EventKind
-from ccs_broker.contract.job import Job
+from ccs_broker.contract.job import Job, is_job_id
 from ccs_broker.contract.limits import Limits
 from ccs_broker.contract.outcome import ErrorInfo, Outcome, OutcomeState, Timings, Usage
 from ccs_broker.contract.parts import AudioPart, ImagePart, MediaRef, Part, TextPart
 from ccs_broker.contract.sampling import Sampling
-from ccs_broker.contract.words import WIRE_VERSION, Modality, QosClass
+from ccs_broker.contract.words import WIRE_VERSION, Modality, Overload, QosClass
 
 __all__ = [
     "DELTA",
@@ -24,10 +24,12 @@ __all__ = [
     "Modality",
     "Outcome",
     "OutcomeState",
+    "Overload",
     "Part",
     "QosClass",
     "Sampling",
     "TextPart",
     "Timings",
     "Usage",
+    "is_job_id",
 ]

@@ -27,7 +27,7 @@ from ccs_broker.contract.media import (
 )
 from ccs_broker.contract.parts import MediaRef
 from ccs_broker.contract.wire import invalid_input
-from ccs_broker.contract.words import Modality, QosClass
+from ccs_broker.contract.words import Modality, Overload, QosClass
 from ccs_broker.errors import InvalidInputError, PayloadTooLargeError
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -50,6 +50,8 @@ class JobOptions(TypedDict, total=False):
     qos: QosClass | str
     #: Seconds from submission by which the job must have finished.
     deadline_s: float | None
+    #: What becomes of it when it can't be done in time: ``relegate``, ``refuse`` or ``accept``.
+    overload: Overload | str
     #: Seconds one attempt may run.
     max_runtime_s: float | None
     tenant: str
@@ -161,6 +163,7 @@ class _Builder:
             "id": job_id,
             "modality": modality,
             "qos": parse_word(QosClass, "qos", options.get("qos", QosClass.STANDARD)),
+            "overload": parse_word(Overload, "overload", options.get("overload", Overload.RELEGATE)),
             "sampling": self._sampling(),
             "parts": self._parts(),
         }

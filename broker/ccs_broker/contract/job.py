@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+import re
+from typing import Annotated, Final, Self, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, model_validator
 
 from ccs_broker.contract.limits import MAX_LIFETIME_S, MAX_NAME_CHARS, MAX_PARTS
 from ccs_broker.contract.parts import AudioPart, ImagePart, MediaRef, Part, TextPart
 from ccs_broker.contract.sampling import Sampling
-from ccs_broker.contract.words import WIRE_VERSION, Modality, QosClass
+from ccs_broker.contract.words import WIRE_VERSION, Modality, Overload, QosClass
 
 Name = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$", max_length=MAX_NAME_CHARS)
 ]
-JobId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_JOB_ID: Final = r"^[A-Za-z0-9_-]{1,64}$"
+JobId = Annotated[str, StringConstraints(pattern=_JOB_ID)]
+
+
+def is_job_id(value: object) -> TypeGuard[str]:
+    """True for what a job, or a task on our queues, can have as its id."""
+    return isinstance(value, str) and re.fullmatch(_JOB_ID, value) is not None
 
 
 class Job(BaseModel):
@@ -32,6 +39,8 @@ class Job(BaseModel):
     qos: QosClass = QosClass.STANDARD
     #: Seconds from submission by which the job must have finished.
     deadline_s: float | None = Field(default=None, gt=0, le=MAX_LIFETIME_S)
+    #: What becomes of it when it can't be done in time.
+    overload: Overload = Overload.RELEGATE
     #: Seconds one attempt may run.
     max_runtime_s: float | None = Field(default=None, gt=0, le=MAX_LIFETIME_S)
     tenant: Name = "default"

@@ -48,6 +48,8 @@ class Usage(_Frozen):
     completion_tokens: int = 0
     images: int = 0
     audio_s: float = 0.0
+    #: Seconds of the device that went to this job, of time shared with others its part; None where nobody measured.
+    device_s: float | None = None
 
 
 class Timings(_Frozen):

@@ -1,4 +1,4 @@
-"""The closed sets of words on the wire: modality and QoS class."""
+"""The closed sets of words on the wire: modality, QoS class, and what becomes of a job that would be late."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ class QosClass(StrEnum):
     INTERACTIVE = "interactive"
     STANDARD = "standard"
     BATCH = "batch"
+
+
+class Overload(StrEnum):
+    """What is to become of a job that can't be done in time."""
+
+    #: It runs on leftover capacity, and an event says so.
+    RELEGATE = "relegate"
+    #: It is refused at submission, with the predicted time.
+    REFUSE = "refuse"
+    #: It keeps its place.
+    ACCEPT = "accept"

@@ -3,6 +3,7 @@
 from ccs_broker.ledger.calls import Call, LedgerCalls
 from ccs_broker.ledger.records import (
     Append,
+    Blocked,
     Claim,
     ClaimWish,
     Ending,
@@ -11,12 +12,15 @@ from ccs_broker.ledger.records import (
     NotClaimed,
     Published,
     PublishStatus,
+    Room,
+    Sizes,
     SweepReport,
 )
 from ccs_broker.ledger.store import Ledger
 
 __all__ = [
     "Append",
+    "Blocked",
     "Call",
     "Claim",
     "ClaimWish",
@@ -28,5 +32,7 @@ __all__ = [
     "NotClaimed",
     "PublishStatus",
     "Published",
+    "Room",
+    "Sizes",
     "SweepReport",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from ccs_broker import topology
 from ccs_broker.contract.limits import MAX_LIFETIME_S
 from ccs_broker.ledger.records import (
     Append,
     AttemptState,
+    Blocked,
+    CancelReach,
     Claim,
     ClaimWish,
     Ending,
@@ -20,11 +22,13 @@ from ccs_broker.ledger.records import (
     PublishStatus,
     SweepReport,
 )
-from ccs_broker.scripts import Script, script
+from ccs_broker.scripts import STOCK, Script, Scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ccs_broker.ledger.records import Room
+    from ccs_broker.priority import Urgency
     from ccs_broker.settings import LedgerSettings
 
 Argument = str | int | bytes
@@ -32,6 +36,14 @@ Argument = str | int | bytes
 _BIRTH_TTL_S = int(MAX_LIFETIME_S) + 24 * 3600
 #: A sweep that comes later than this many intervals after the last one, of whatever worker, follows an outage.
 _LATE_SWEEP = 1.5
+#: Seconds for which what was learnt about a kind of job stays, should none of it come.
+_LEARNT_TTL_S = 30 * 24 * 3600
+#: Longest reply of a claim that gave no job: why, and four facts about the best job that lacked memory.
+_NOT_CLAIMED_PARTS: Final = 5
+_FIRST_FIELDS: Final = ("f0", "f1", "f2", "f3", "f4")
+_COST_FIELDS: Final = ("c0", "c1", "c2", "c3", "c4")
+#: Tenants that may have a weight of their own.
+MOST_WEIGHTS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +69,47 @@ def raw(value: object) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode()
 
 
+def _blocked(parts: Sequence[object]) -> Blocked | None:
+    if not parts:
+        return None
+    job_id, rank, score, need = map(text, parts)
+    return Blocked(id=job_id, rank=int(rank), score=int(score), need_bytes=int(need))
+
+
+def _needs(room: Room) -> dict[str, str]:
+    """What jobs need, by queue, as the claim script reads it."""
+    needs: dict[str, str] = {}
+    for (queue, model), coefficients in room.need.items():
+        needs[queue] = f"{needs.get(queue, '')};{model}={' '.join(map(repr, coefficients))}"
+    return needs
+
+
 class LedgerCalls:
     """Builds calls under one set of settings and reads their replies."""
 
-    def __init__(self, settings: LedgerSettings) -> None:
+    def __init__(self, settings: LedgerSettings, scripts: Scripts = STOCK) -> None:
         self._settings = settings
+        self._script = scripts.get
+        #: The fleet's scheduling policy.
+        self.policy = settings.scheduling
         self._ttl: tuple[int, int, int] = (settings.job_ttl_s, settings.log_ttl_s, settings.blob_grace_s)
 
     def publish(self, entry: Entry) -> Call:
         """Store a job or task and push its ticket."""
+        urgency, work, sizes = entry.urgency, entry.work, entry.sizes
         args: tuple[Argument, ...] = (
             entry.id, entry.queue, entry.kind, entry.message, entry.payload,
-            entry.urgency.rank, entry.urgency.slack_us, entry.delay_ms, entry.expire_ms, _BIRTH_TTL_S,
+            urgency.rank, urgency.target_us, entry.delay_ms, entry.expire_ms, _BIRTH_TTL_S,
             entry.model, entry.modality, " ".join(entry.blobs), "1" if entry.celery else "",
-            entry.idempotency, entry.digest, entry.source, entry.raw, topology.TICKET,
+            entry.idempotency, entry.digest, entry.source, entry.raw, topology.TICKET, *self._ttl,
+            "share" if self.policy.fair else "clock", urgency.rank_us + urgency.slack_us,
+            repr(urgency.factor), repr(urgency.low_factor), entry.overload.value, "1" if urgency.relegates else "",
+            " ".join(map(str, sizes.values())), entry.tenant,
+            "" if work is None else work.first_us, "" if work is None else work.cost_us,
+            self._settings.queue_limit,
         )  # fmt: skip
-        return Call(script("publish"), (topology.JOB + entry.id, topology.LOG + entry.id), args)
+        keys = (topology.JOB + entry.id, topology.LOG + entry.id, topology.TOMBSTONES)
+        return Call(self._script("publish"), keys, args)
 
     @staticmethod
     def read_publish(reply: object) -> Published:
@@ -82,20 +119,27 @@ class LedgerCalls:
 
     def claim(self, wish: ClaimWish) -> Call:
         """Turn a popped ticket into the best eligible job."""
-        models = f" {' '.join(wish.models)} " if wish.models else ""
-        args: tuple[Argument, ...] = (
+        room, policy = wish.room, self.policy
+        args: list[Argument] = [
             wish.popped, wish.worker, int(self._settings.lease_s * 1000), self._settings.claim_candidates,
-            topology.TICKET, *self._ttl, models, *wish.queues,
-        )  # fmt: skip
-        return Call(script("claim"), (topology.RUNNING,), args)
+            topology.TICKET, *self._ttl, "1" if wish.nudged else "", repr(policy.floor),
+            " ".join(map(repr, policy.headroom)), int(self._settings.reserve_after_s * 1000),
+            "" if room is None else room.free_bytes, "" if room is None else room.total_bytes,
+            f" {' '.join(wish.models)} " if wish.models else "",
+        ]  # fmt: skip
+        needs = {} if room is None else _needs(room)
+        for queue in wish.queues:
+            args += (queue, needs.get(queue, ""))
+        return Call(self._script("claim"), (topology.RUNNING,), tuple(args))
 
     @staticmethod
     def read_claim(reply: object) -> Claim | NotClaimed:
         """The claim, or why there is none."""
         parts = cast("Sequence[object]", reply)
-        if len(parts) == 1:
-            return NotClaimed(NoClaim(text(parts[0])))
-        job_id, attempt, queue, message, payload, seq, submitted, expire, links = parts
+        if len(parts) <= _NOT_CLAIMED_PARTS:
+            return NotClaimed(NoClaim(text(parts[0])), _blocked(parts[1:]))
+        job_id, attempt, queue, message, payload, seq, submitted, expire, links, *scheduled = parts
+        score, first_us, cost_us, rank, relegated, turn, preempted = map(text, scheduled)
         return Claim(
             id=text(job_id),
             attempt=int(text(attempt)),
@@ -106,17 +150,23 @@ class LedgerCalls:
             submitted_ms=int(text(submitted)),
             expire_ms=int(text(expire)),
             links=text(links) == "1",
+            score=int(score),
+            first_us=int(first_us),
+            cost_us=int(cost_us),
+            rank=int(rank),
+            relegated=relegated == "1",
+            floor=turn == "floor",
+            preempted=int(preempted),
         )
 
-    @staticmethod
     def append(
-        job_id: str, attempt: int, events: Sequence[Append], *, after: int, first_output: bool
+        self, job_id: str, attempt: int, events: Sequence[Append], *, after: int, first_output: bool
     ) -> Call:
         """Append events of a running attempt behind event number ``after``; safe to repeat."""
         args: list[Argument] = [job_id, attempt, "1" if first_output else "", after]
         for event in events:
             args += (event.kind.value, event.text, event.data, ",".join(map(str, event.token_ids)))
-        return Call(script("append"), (topology.JOB + job_id, topology.LOG + job_id), tuple(args))
+        return Call(self._script("append"), (topology.JOB + job_id, topology.LOG + job_id), tuple(args))
 
     @staticmethod
     def read_append(reply: object) -> tuple[AttemptState, int]:
@@ -135,48 +185,107 @@ class LedgerCalls:
             ending.celery,
             *self._ttl,
             "1" if ending.links else "",
+            "" if ending.actual_us is None else ending.actual_us,
         )
-        return Call(script("finish"), (topology.JOB + job_id, topology.RUNNING), args)
+        return Call(self._script("finish"), (topology.JOB + job_id, topology.RUNNING), args)
 
     def ack(self, job_id: str, attempt: int) -> Call:
         """Celery is done with a delivery."""
-        return Call(script("ack"), (topology.JOB + job_id, topology.RUNNING), (job_id, attempt, *self._ttl))
+        return Call(
+            self._script("ack"), (topology.JOB + job_id, topology.RUNNING), (job_id, attempt, *self._ttl)
+        )
 
-    @staticmethod
-    def release(job_id: str, attempt: int, event_data: str = "") -> Call:
+    def release(self, job_id: str, attempt: int, event_data: str = "") -> Call:
         """Hand a claim back; with data, a `preempted` event says so to whoever reads the stream."""
         args = (job_id, attempt, topology.TICKET, event_data)
-        return Call(script("release"), (topology.JOB + job_id, topology.RUNNING), args)
+        return Call(self._script("release"), (topology.JOB + job_id, topology.RUNNING), args)
 
-    @staticmethod
-    def crash(job_id: str, attempt: int, outputs: int, *, alone: bool) -> Call:
+    def crash(self, job_id: str, attempt: int, outputs: int, *, death: int, alone: bool) -> Call:
         """Count an engine's death under an attempt."""
-        return Call(script("crash"), (topology.JOB + job_id,), (attempt, outputs, "1" if alone else ""))
+        return Call(
+            self._script("crash"), (topology.JOB + job_id,), (attempt, outputs, "1" if alone else "", death)
+        )
 
     def renew(self, entries: Sequence[tuple[str, int]]) -> Call:
         """Prolong leases."""
         names = [topology.run_entry(job_id, attempt) for job_id, attempt in entries]
-        return Call(script("renew"), (topology.RUNNING,), (int(self._settings.lease_s * 1000), *names))
+        return Call(self._script("renew"), (topology.RUNNING,), (int(self._settings.lease_s * 1000), *names))
 
     @staticmethod
     def read_renew(reply: object) -> list[AttemptState]:
         """One state per entry, in order."""
         return [cast("AttemptState", text(state)) for state in cast("Sequence[object]", reply)]
 
-    @staticmethod
-    def report(worker: str, report: str, ttl_s: float, served: Sequence[tuple[str, str]]) -> Call:
+    def report(self, worker: str, report: str, ttl_s: float, served: Sequence[tuple[str, str]]) -> Call:
         """A worker tells that it lives, what it is, and which models (modality, alias) it serves."""
         flat = [part for pair in served for part in pair]
-        return Call(script("report"), (topology.WORKERS,), (worker, report, int(ttl_s * 1000), *flat))
+        return Call(self._script("report"), (topology.WORKERS,), (worker, report, int(ttl_s * 1000), *flat))
+
+    def retire(self, worker: str) -> Call:
+        """A worker tells that it goes."""
+        return Call(self._script("report"), (topology.WORKERS,), (worker, "", 0))
+
+    def cancel(self, job_id: str, reach: CancelReach = "any") -> Call:
+        """End a waiting job, flag a running one, leave a tombstone for one that isn't there yet."""
+        args: tuple[Argument, ...] = (
+            job_id, topology.TICKET, *self._ttl, reach,
+            self._settings.tombstone_ttl_s, self._settings.tombstones,
+        )  # fmt: skip
+        return Call(self._script("cancel"), (topology.JOB + job_id, topology.TOMBSTONES), args)
+
+    def reprioritize(self, job_id: str, urgency: Urgency, expire_ms: int | None) -> Call:
+        """Give a waiting job another class or deadline.
+
+        Args:
+            job_id: the job.
+            urgency: what it is to be from now on; its target counts from now.
+            expire_ms: milliseconds from now until its new deadline; None: it expires when it did.
+        """
+        keys = (topology.JOB + job_id, topology.EXPIRY, topology.LATE)
+        args: tuple[Argument, ...] = (
+            job_id, topology.TICKET, urgency.rank, urgency.target_us, urgency.rank_us + urgency.slack_us,
+            repr(urgency.factor), repr(urgency.low_factor), "1" if urgency.relegates else "",
+            "" if expire_ms is None else expire_ms,
+        )  # fmt: skip
+        return Call(self._script("reprioritize"), keys, args)
+
+    def weigh(self, tenant: str, weight: float) -> Call:
+        """Set a tenant's weight; the reply is "ok", or "full" if too many have one."""
+        keys = (topology.WEIGHTS, topology.TENANTS_WAITING, topology.SHARE)
+        return Call(self._script("weigh"), keys, (tenant, repr(float(weight)), MOST_WEIGHTS))
+
+    def learn(self, queue: str, model: str, keep: float, numbers: Mapping[str, float]) -> Call:
+        """Add numbers to what all workers have learnt about a kind of job.
+
+        Args:
+            queue: the ledger queue.
+            model: alias that the jobs name, or empty.
+            keep: factor by which what is there counts, 0 to 1.
+            numbers: what is added, by name; always the same names.
+        """
+        flat = [part for name, value in numbers.items() for part in (name, repr(float(value)))]
+        key = topology.statistics_of(queue, model)
+        return Call(self._script("learn"), (key,), (repr(float(keep)), _LEARNT_TTL_S, *flat))
 
     @staticmethod
-    def retire(worker: str) -> Call:
-        """A worker tells that it goes."""
-        return Call(script("report"), (topology.WORKERS,), (worker, "", 0))
+    def read_learn(reply: object) -> dict[str, float]:
+        """The sums by name."""
+        flat = [text(part) for part in cast("Sequence[object]", reply)]
+        return {name: float(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
-    def cancel(self, job_id: str) -> Call:
-        """End a waiting job, flag a running one."""
-        return Call(script("cancel"), (topology.JOB + job_id,), (job_id, topology.TICKET, *self._ttl))
+    def teach(self, queue: str, model: str, first: Sequence[float], cost: Sequence[float]) -> Call:
+        """Say how long jobs of a kind take.
+
+        Args:
+            queue: the ledger queue.
+            model: alias that the jobs name, or empty.
+            first: microseconds until the first output per unit of 1, prompt characters, new tokens, images and
+                media bytes.
+            cost: the same for all of a job.
+        """
+        named = [*zip(_FIRST_FIELDS, first, strict=True), *zip(_COST_FIELDS, cost, strict=True)]
+        flat = [part for name, value in named for part in (name, repr(float(value)))]
+        return Call(self._script("teach"), (topology.work_of(queue, model),), (_LEARNT_TTL_S, *flat))
 
     def sweep(self, queues: Sequence[str] = topology.QUEUES) -> Call:
         """What time brings about."""
@@ -184,7 +293,7 @@ class LedgerCalls:
             self._settings.sweep_limit, topology.TICKET, *self._ttl, self._settings.most_losses,
             int(_LATE_SWEEP * self._settings.sweep_s * 1000), int(self._settings.lease_s * 1000), *queues,
         )  # fmt: skip
-        return Call(script("sweep"), (topology.RUNNING, topology.EXPIRY, topology.SWEPT), args)
+        return Call(self._script("sweep"), (topology.RUNNING, topology.EXPIRY, topology.SWEPT), args)
 
     @staticmethod
     def read_sweep(reply: object) -> SweepReport:
@@ -192,17 +301,21 @@ class LedgerCalls:
         requeued, lost, promoted, expired, tickets = (int(text(n)) for n in cast("Sequence[object]", reply))
         return SweepReport(requeued=requeued, lost=lost, promoted=promoted, expired=expired, tickets=tickets)
 
-    def dead(self, letter: str, *, source: str = "", raw_message: bytes = b"") -> Call:
-        """Put what can't be understood among the dead letters."""
-        args = (raw_message, letter, self._settings.dead_letters, _BIRTH_TTL_S)
-        return Call(script("dead"), (source or topology.DEAD, topology.DEAD), args)
+    def dead(
+        self, letter: str, *, source: str = "", raw_message: bytes = b"", task_id: str = "", reason: str = ""
+    ) -> Call:
+        """Put what can't be understood among the dead letters; ``task_id``'s Celery result then is a failure."""
+        args: tuple[Argument, ...] = (
+            raw_message, letter, self._settings.dead_letters, _BIRTH_TTL_S,
+            task_id, reason, self._settings.job_ttl_s,
+        )  # fmt: skip
+        return Call(self._script("dead"), (source or topology.DEAD, topology.DEAD), args)
 
     def purge(self, job_id: str) -> Call:
         """Drop the payload and the media of a quarantined job; the reply is 1, or 0 if there was nothing."""
         keys = (topology.JOB + job_id, topology.QUARANTINED)
-        return Call(script("purge"), keys, (job_id, self._settings.blob_grace_s))
+        return Call(self._script("purge"), keys, (job_id, self._settings.blob_grace_s))
 
-    @staticmethod
-    def replayed(job_id: str, new_id: str) -> Call:
+    def replayed(self, job_id: str, new_id: str) -> Call:
         """Note which job runs a quarantined one's payload again."""
-        return Call(script("replayed"), (topology.JOB + job_id,), (new_id,))
+        return Call(self._script("replayed"), (topology.JOB + job_id,), (new_id,))

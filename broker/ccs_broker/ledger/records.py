@@ -7,14 +7,36 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from ccs_broker.contract.limits import MAX_LIFETIME_S
+from ccs_broker.contract.words import Overload
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ccs_broker.contract.event import EventKind
     from ccs_broker.contract.outcome import OutcomeState
-    from ccs_broker.priority import Urgency
+    from ccs_broker.priority import Urgency, Work
 
 #: What a script tells a worker about an attempt it runs.
 AttemptState = Literal["ok", "lost", "cancelling", "expired"]
+#: How far a cancel reaches: to any job, to one that doesn't run (it may have yet to be published), or only to one
+#: that waits.
+CancelReach = Literal["any", "unstarted", "waiting"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What a job's work and memory depend on, as far as it is known at submission."""
+
+    prompt_chars: int = 0
+    #: Most new tokens.
+    new_tokens: int = 0
+    images: int = 0
+    #: Bytes of its pictures and sounds as they are encoded.
+    media_bytes: int = 0
+
+    def values(self) -> tuple[int, int, int, int]:
+        """The four numbers, in the order of every set of coefficients."""
+        return self.prompt_chars, self.new_tokens, self.images, self.media_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +65,11 @@ class Entry:
     #: List and raw bytes of a foreign message that is taken in.
     source: str = ""
     raw: bytes = b""
+    sizes: Sizes = Sizes()
+    tenant: str = "default"
+    overload: Overload = Overload.RELEGATE
+    #: Service times, where they are known; None: the script expects what was learnt of jobs of these sizes.
+    work: Work | None = None
 
 
 class PublishStatus(StrEnum):
@@ -58,14 +85,30 @@ class PublishStatus(StrEnum):
     NO_BLOB = "noblob"
     #: Somebody else has taken the foreign message in.
     GONE = "gone"
+    #: As many jobs wait in the queue as may; the detail is their number.
+    FULL = "full"
+    #: It can't be done in time, and wished to be refused then; the detail is the predicted time in seconds.
+    UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Status, and the id of the job (or what was missing)."""
+    """Status, and the id of the job (or what was missing, or the number that the status speaks of)."""
 
     status: PublishStatus
     id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory that a worker may still give to jobs."""
+
+    free_bytes: int
+    #: Free and used together.
+    total_bytes: int
+    #: By queue and model alias ("" for jobs that name none): bytes of a job as coefficients of 1, prompt
+    #: characters, new tokens, images and media bytes. A pair that isn't there needs nothing.
+    need: Mapping[tuple[str, str], tuple[float, float, float, float, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +122,10 @@ class ClaimWish:
     worker: str
     #: Aliases served; empty: any.
     models: tuple[str, ...] = ()
+    #: None: memory is no bound.
+    room: Room | None = None
+    #: Woken by a nudge: no ticket was popped, the script takes one off the list itself.
+    nudged: bool = False
 
 
 class NoClaim(StrEnum):
@@ -90,11 +137,23 @@ class NoClaim(StrEnum):
     NO_ROOM = "noroom"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """The best waiting job that would run here if there were memory for it."""
+
+    id: str
+    #: 0 to 3 by class, 4 if it is relegated.
+    rank: int
+    score: int
+    need_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
     """A ticket that gave no claim."""
 
     reason: NoClaim
+    blocked: Blocked | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +171,18 @@ class Claim:
     expire_ms: int
     #: The job has its outcome, which is then the payload; only what follows it in Celery is left to do.
     links: bool = False
+    #: Its score, low first: engines may order their jobs by it. A relegated one's is the low one.
+    score: int = 0
+    #: Expected device time until its first output, and all of it.
+    first_us: int = 0
+    cost_us: int = 0
+    #: Place of its class, 0 to 3.
+    rank: int = 2
+    relegated: bool = False
+    #: Taken in the turn of batch and relegated jobs, ahead of better scores.
+    floor: bool = False
+    #: How often a more urgent job has taken its place.
+    preempted: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +208,8 @@ class Ending:
     celery: str = ""
     #: Celery has something to do after the outcome: the lease goes on until the ack.
     links: bool = False
+    #: Device time the job really took, where it was measured; settles its tenant's account.
+    actual_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,18 @@
 -- Ack: Celery is done with a delivery. A job that has no outcome by then could not even be started: quarantine.
--- include: lib_clock lib_events lib_outcome
+-- include: lib_clock lib_events lib_outcome lib_waiting
 --
 -- KEYS[1] ccs:job:<id>   KEYS[2] ccs:running
 -- ARGV[1] id   ARGV[2] attempt   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
 -- Returns "done" | "deleted" | "quarantined" | "newer"
 redis.call('ZREM', KEYS[2], ARGV[1] .. '|' .. ARGV[2])
-local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind', 'links')
+local job = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'kind', 'links', 'cost_us')
 if job[2] ~= ARGV[2] then return 'newer' end
 if job[1] ~= 'running' then
   -- What Celery had to do after the outcome is done. (A retry waits under the same attempt, with a message of its own.)
   if job[4] then redis.call('HDEL', KEYS[1], 'links', 'msg') end
   return 'done'
 end
+stops_running(job[5])
 if job[3] == 'task' then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', 'ccs:expiry', ARGV[1])

@@ -1,6 +1,5 @@
 -- Shared: the broker's clock, and numbers over 2^31 written out whole.
--- BAND_US and EPOCH_US are those of ccs_broker.priority.
-local BAND_US = 2000000000000000
+-- EPOCH_US is that of ccs_broker.priority.
 local EPOCH_US = 1735689600000000
 
 local function now_us()
@@ -10,5 +9,6 @@ end
 
 -- Numbers over 2^31 must be written out whole: tostring() keeps 14 digits only.
 local function whole(n)
-  return string.format('%.0f', n)
+  -- Adding 0 makes a 0 of -0, which no command takes for a number.
+  return string.format('%.0f', n + 0)
 end

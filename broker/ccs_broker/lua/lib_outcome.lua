@@ -1,7 +1,7 @@
 -- Shared: end a job once and for all. Needs lib_events.
 --   ccs:job:<id>           hash    state, outcome, end; msg and job are dropped with the outcome
 --   ccs:log:<id>           stream  gets the terminal event, then a TTL
---   ccs:expiry             zset    the id leaves it
+--   ccs:expiry, ccs:late   zset    the id leaves them
 --   ccs:quarantined        zset    id by time ms, for those quarantined: their payload and media stay as well
 --   ccs:refs:<sha>         set     the id leaves it; without users left the blob gets a short TTL
 --   celery-task-meta-<id>  string  Celery's result, where the job came through Celery
@@ -20,6 +20,7 @@ local function end_job(id, state, attempt, now_ms, outcome, event, ttl, celery)
   local key = 'ccs:job:' .. id
   local old = redis.call('HMGET', key, 'blobs', 'celery')
   redis.call('ZREM', 'ccs:expiry', id)
+  redis.call('ZREM', 'ccs:late', id)
   if state == 'quarantined' then
     redis.call('HDEL', key, 'msg')
     redis.call('ZADD', 'ccs:quarantined', whole(now_ms), id)
@@ -58,6 +59,12 @@ local function celery_failure(id, status, exc_type, message)
   return cjson.encode({status = status, result = {exc_type = exc_type, exc_message = {message},
     exc_module = status == 'REVOKED' and 'celery.exceptions' or 'ccs_broker.errors'},
     task_id = id, traceback = cjson.null, children = cjson.null, date_done = cjson.null})
+end
+
+-- A job that no worker holds ends as cancelled.
+local function cancel_waiting(id, attempts, now_ms, ttl)
+  end_job(id, 'cancelled', attempts, now_ms, bare_outcome('cancelled', attempts), '{"stage":"waiting"}', ttl,
+    celery_failure(id, 'REVOKED', 'TaskRevokedError', 'cancelled'))
 end
 
 -- A plain task that will not run: Celery's result says so, the rest goes.

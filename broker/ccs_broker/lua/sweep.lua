@@ -1,17 +1,19 @@
 #!lua flags=allow-oom
 -- Sweep: what time brings about. Any worker may run it, any number at once; it looks at a bounded number of ids.
--- include: lib_clock lib_events lib_outcome lib_tickets lib_queue
+-- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_queue
 --
 -- KEYS[1] ccs:running   KEYS[2] ccs:expiry   KEYS[3] ccs:swept
 -- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
 -- ARGV[6] losses after which a job is quarantined   ARGV[7] ms within which the next sweep is expected
 -- ARGV[8] lease ms   ARGV[9..] queues whose tickets are counted
--- 0. a sweep later than expected: nobody reached the server, so nobody could renew either; every lease begins anew, but
---    at most three times in a row without a renewal in between, lest slow sweeps keep a dead worker's job for ever
+-- 0. a sweep later than expected: nobody reached the server, so nobody could renew either; every lease is prolonged by
+--    the time since the last sweep, to what was left of it then, but at most three times in a row without a renewal in
+--    between, lest slow sweeps keep a dead worker's job for ever
 -- 1. leases that ran out: their jobs wait again, at their old place, to be continued by the next attempt; one that
 --    lost its worker too often is quarantined
 -- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash, and
 --    those given twice: between scripts there is exactly one per waiting job, or fewer while some are being answered
+-- 5. what is counted of waiting and running jobs: without any, it begins anew
 -- Returns {requeued, lost, promoted, expired, tickets}
 local limit, ticket = tonumber(ARGV[1]), ARGV[2]
 local ttl = {ARGV[3], ARGV[4], ARGV[5]}
@@ -21,13 +23,15 @@ local requeued, lost, expired, tickets = 0, 0, 0, 0
 local expected = redis.call('GET', KEYS[3])
 redis.call('SET', KEYS[3], whole(now_ms + tonumber(ARGV[7])), 'EX', 86400)
 if not expected or tonumber(expected) < now_ms then
-  local anew = whole(now_ms + tonumber(ARGV[8]))
-  local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', anew, 'WITHSCORES', 'LIMIT', 0, 10 * limit)
+  local full = now_ms + tonumber(ARGV[8])
+  local away = expected and now_ms - (tonumber(expected) - tonumber(ARGV[7])) or tonumber(ARGV[8])
+  local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(full), 'WITHSCORES', 'LIMIT', 0, 10 * limit)
   for i = 1, #entries, 2 do
     local key = 'ccs:job:' .. string.match(entries[i], '^(.*)|%d+$')
     local given, times = string.match(redis.call('HGET', key, 'grace') or '', '^(%d+) (%d+)$')
     times = given == whole(tonumber(entries[i + 1])) and tonumber(times) or 0
     if times < 3 and redis.call('EXISTS', key) == 1 then
+      local anew = whole(math.min(full, tonumber(entries[i + 1]) + away))
       redis.call('ZADD', KEYS[1], anew, entries[i])
       redis.call('HSET', key, 'grace', anew .. ' ' .. times + 1)
     end
@@ -38,35 +42,37 @@ for _, entry in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(now_ms
   redis.call('ZREM', KEYS[1], entry)
   local id, attempt = string.match(entry, '^(.*)|(%d+)$')
   local key = 'ccs:job:' .. id
-  local job = redis.call('HMGET', key, 'state', 'attempt', 'queue', 'score', 'kind', 'links')
+  local job = redis.call('HMGET', key, 'state', 'attempt', 'cost_us', 'kind', 'links')
   if job[1] == 'running' and job[2] == attempt then
     local losses = redis.call('HINCRBY', key, 'losses', 1)
-    if job[5] == 'job' and losses >= tonumber(ARGV[6]) then
+    stops_running(job[3])
+    if job[4] == 'job' and losses >= tonumber(ARGV[6]) then
       local message = 'the worker was lost ' .. losses .. ' times while the job ran'
       end_job(id, 'quarantined', attempt, now_ms, bare_outcome('quarantined', attempt, 'WORKER_LOST', message, false),
         error_data('WORKER_LOST', message, 'running'), ttl, celery_failure(id, 'FAILURE', 'WorkerLostError', message))
       lost = lost + 1
     else
       redis.call('HSET', key, 'state', 'waiting')
-      enqueue(id, job[3], job[4], ticket)
+      enqueue(id, waiting_job(id), ticket)
       requeued = requeued + 1
     end
-  elseif job[6] and job[2] == attempt then
+  elseif job[5] and job[2] == attempt then
     -- It has its outcome; what Celery had to do after it is left. Its state stays.
-    enqueue(id, job[3], job[4], ticket)
+    enqueue(id, waiting_job(id), ticket)
     requeued = requeued + 1
   end
 end
 
 local promoted = promote_due(now_ms, limit, ticket)
+relegate_late(now_ms, limit)
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 'LIMIT', 0, limit)) do
-  local job = redis.call('HMGET', 'ccs:job:' .. id, 'state', 'queue')
+  local job = redis.call('HMGET', 'ccs:job:' .. id, 'state')
   if not job[1] then
     redis.call('ZREM', KEYS[2], id)
   elseif job[1] == 'waiting' or job[1] == 'delayed' then
     redis.call('ZREM', 'ccs:delayed', id)
-    if redis.call('ZREM', 'ccs:waiting:' .. job[2], id) > 0 then redis.call('LREM', job[2] .. ':1', -1, ticket) end
+    dequeue(id, waiting_job(id), ticket)
     expire_waiting(id, now_ms, ttl)
     expired = expired + 1
   else
@@ -75,12 +81,18 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 
   end
 end
 
+local waiting = 0
 for q = 9, #ARGV do
-  local missing = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q]) - redis.call('LLEN', ARGV[q] .. ':1')
+  local in_queue = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q])
+  waiting = waiting + in_queue
+  local missing = in_queue - redis.call('LLEN', ARGV[q] .. ':1')
   for _ = 1, math.min(missing, limit) do
     redis.call('LPUSH', ARGV[q] .. ':1', ticket)
     tickets = tickets + 1
   end
   if missing < 0 then redis.call('LREM', ARGV[q] .. ':1', -missing, ticket) end
 end
+
+redis.call('ZREMRANGEBYSCORE', 'ccs:share:f', '-inf', redis.call('HGET', 'ccs:share', 'v') or '0')
+if waiting == 0 then forget_counts() end
 return {requeued, lost, promoted, expired, tickets}

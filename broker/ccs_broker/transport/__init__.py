@@ -8,18 +8,18 @@ Use it through Celery's settings, with an ordinary Redis URL:
 
 from __future__ import annotations
 
-import socket
 from typing import Any, Final
 
 from kombu import connection as kombu_connection
 from kombu.transport import redis as kombu_redis
 
 from ccs_broker import topology
-from ccs_broker.settings import LedgerSettings
 from ccs_broker.transport.channel import Channel
-from ccs_broker.transport.claims import CLAIMS, ClaimTable, WorkerProfile
+from ccs_broker.transport.claims import CLAIMS, ClaimTable
+from ccs_broker.transport.clients import SOCKET_TIMEOUT_S, keepalive_options, quick_ledger, reply_timeout_s
 from ccs_broker.transport.keeper import keep
 from ccs_broker.transport.message import ATTEMPT_HEADER, RUN_TASK
+from ccs_broker.transport.profile import Memory, SlotRules, WorkerProfile
 
 __all__ = [
     "ATTEMPT_HEADER",
@@ -28,18 +28,20 @@ __all__ = [
     "RUN_TASK",
     "Channel",
     "ClaimTable",
+    "Memory",
+    "SlotRules",
     "Transport",
     "WorkerProfile",
     "celery_settings",
+    "quick_ledger",
+    "reply_timeout_s",
 ]
 
 #: What ``broker_transport`` is set to.
 NAME: Final = "ccs_broker.transport:Transport"
 
-#: Seconds without a reply after which a call gives up; Kombu would wait for ever.
-SOCKET_TIMEOUT_S: Final = 5.0
 #: Seconds between checks of connections that wait in the event loop; Kombu's 25 make 51 s of a half-open one.
-HEALTH_CHECK_S: Final = 5
+HEALTH_CHECK_S: Final = 2
 
 # Connections would call themselves by the class path, and tools that look at the scheme (Flower's broker page)
 # would not know it. Kombu's own table of aliases is the seam for this.
@@ -57,40 +59,40 @@ class Transport(kombu_redis.Transport):
         super().register_with_event_loop(connection, loop)
         for channel in connection.channels:
             if isinstance(channel, Channel):
-                keep(channel.ledger, LedgerSettings(**connection.client.transport_options.get("ledger", {})))
+                keep(channel.ledger, channel.quick_ledger, channel.ledger_settings)
                 return
 
 
-def _socket_options() -> dict[str, Any]:
+def _socket_options(timeout_s: float) -> dict[str, Any]:
     """Nothing waits for ever on a server that is frozen, or gone without a word."""
-    # Where the system has them: a half-open connection is found within 30 s even while nothing is sent.
-    probes = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
     return {
         # For calls that wait for their reply. The pop of tickets and subscriptions wait in the event loop instead.
-        "socket_timeout": SOCKET_TIMEOUT_S,
-        "socket_connect_timeout": SOCKET_TIMEOUT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
         # For those two: Kombu drops a pop whose reply is overdue by this, and a subscription that misses pings.
         "health_check_interval": HEALTH_CHECK_S,
         "socket_keepalive": True,
-        "socket_keepalive_options": {
-            getattr(socket, name): value for name, value in probes.items() if hasattr(socket, name)
-        },
+        "socket_keepalive_options": keepalive_options(),
     }
 
 
-def celery_settings() -> dict[str, Any]:
-    """The settings a Celery app (worker or producer) needs, each with its reason."""
+def celery_settings(socket_timeout_s: float = SOCKET_TIMEOUT_S) -> dict[str, Any]:
+    """The settings a Celery app (worker or producer) needs, each with its reason.
+
+    Args:
+        socket_timeout_s: seconds without a reply after which a call gives up; a worker's are less than its lease.
+    """
     return {
         "broker_transport": NAME,
         # Lets tools count our tickets: the plain list and band 1, joined by ":".
         "broker_transport_options": {
             "sep": topology.BAND_SEPARATOR,
             "priority_steps": [0, topology.TICKET_BAND],
-            **_socket_options(),
+            **_socket_options(socket_timeout_s),
         },
         # The same for connections of the result backend.
-        "redis_socket_timeout": SOCKET_TIMEOUT_S,
-        "redis_socket_connect_timeout": SOCKET_TIMEOUT_S,
+        "redis_socket_timeout": socket_timeout_s,
+        "redis_socket_connect_timeout": socket_timeout_s,
         "redis_socket_keepalive": True,
         # JSON only, in both directions.
         "accept_content": ["json"],

@@ -19,26 +19,28 @@ from ccs_broker.errors import (
     InvalidInputError,
     NoSuitableWorkerError,
 )
-from ccs_broker.ledger import ClaimWish, Ledger, NoClaim, NotClaimed, PublishStatus
+from ccs_broker.ledger import Ledger, NoClaim, NotClaimed, PublishStatus
 from ccs_broker.ledger.calls import text
 from ccs_broker.ledger.faults import is_transient
+from ccs_broker.ledger.refusals import overload_error
 from ccs_broker.settings import LedgerSettings
+from ccs_broker.settings import ledger_settings as shared_settings
 from ccs_broker.transport.claims import CLAIMS, Key
-from ccs_broker.transport.clients import process_ledger
+from ccs_broker.transport.clients import FreshPool, process_ledger
 from ccs_broker.transport.message import (
     check_message,
     dead_letter,
     delivery_of,
     entry_of,
 )
+from ccs_broker.transport.mutes import Mutes
+from ccs_broker.transport.strays import hand_back_strays
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 logger = logging.getLogger(__name__)
 
-#: Seconds a queue isn't listened to after it offered nothing this worker could take.
-_MUTE_S = 1.0
 _STOCK_SEPARATOR = "\x06\x16"
 
 
@@ -122,7 +124,7 @@ class Channel(kombu_redis.Channel):
     supports_batch_publish = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._muted: dict[str, float] = {}
+        self._mutes = Mutes(CLAIMS)
         super().__init__(*args, **kwargs)
 
     @property
@@ -130,9 +132,25 @@ class Channel(kombu_redis.Channel):
         """The process's ledger for this channel's server; works after the channel is closed."""
         cached: Ledger | None = self.__dict__.get("_ledger")
         if cached is None:
-            settings = LedgerSettings(**self.connection.client.transport_options.get("ledger", {}))
-            cached = self.__dict__["_ledger"] = process_ledger(self._connparams(), settings)
+            cached = self.__dict__["_ledger"] = process_ledger(self._connparams(), self.ledger_settings)
         return cached
+
+    @property
+    def quick_ledger(self) -> Ledger:
+        """The same for small calls that are safe to repeat: gives up on a reply well within a lease."""
+        return process_ledger(self._connparams(), self.ledger_settings, quick=True)
+
+    @property
+    def ledger_settings(self) -> LedgerSettings:
+        """Times and bounds of the ledger, and the policy."""
+        options = self.connection.client.transport_options.get("ledger")
+        # Workers pass theirs on whole; a plain producer has the environment.
+        return shared_settings() if options is None else LedgerSettings(**options)
+
+    def _get_pool(self, asynchronous: bool = False) -> Any:
+        """Kombu's pool, but one whose idle connections aren't waited out one by one after a silent loss."""
+        super()._get_pool(asynchronous=asynchronous)
+        return FreshPool(**self._connparams(asynchronous=asynchronous))
 
     def maybe_refresh_binding_expiry(self) -> None:
         """Tried again in a second anyway; Kombu logs a traceback for each refusal of a server that is full."""
@@ -146,7 +164,8 @@ class Channel(kombu_redis.Channel):
         if not topology.is_ledger_queue(queue) or "task" not in (message.get("headers") or {}):
             super()._put(queue, message, **kwargs)
             return
-        entry, blobs = entry_of(check_message(message), queue, datetime.now(UTC))
+        policy = self.ledger.calls.policy
+        entry, blobs = entry_of(check_message(message), queue, datetime.now(UTC), policy=policy)
         self.ledger.store_blobs(blobs)
         published = self.ledger.publish(entry)
         if published.status is PublishStatus.NO_MODEL:
@@ -155,6 +174,8 @@ class Channel(kombu_redis.Channel):
             raise InvalidInputError(f"medium {published.id} isn't in the blob store")
         if published.status is PublishStatus.CONFLICT:
             raise ConflictError("the idempotency key was used with another body")
+        if (error := overload_error(entry, published)) is not None:
+            raise error
 
     def _get(self, queue: str) -> Any:
         if not topology.is_ledger_queue(queue):
@@ -171,6 +192,8 @@ class Channel(kombu_redis.Channel):
         keys = list(self._keys_to_pop(queues))
         if not keys:
             return
+        if CLAIMS.doubts:
+            hand_back_strays(self.ledger, CLAIMS)
         self._in_poll = self.client.connection
         self._brpop_sent_at = time.monotonic()
         self.client.connection.send_command(
@@ -178,16 +201,14 @@ class Channel(kombu_redis.Channel):
         )
 
     def _keys_to_pop(self, queues: Sequence[str]) -> Iterable[str]:
-        for queue in queues:
-            if topology.is_ledger_queue(queue) and self._listens(queue):
-                yield topology.tickets_of(queue)
+        open_ = [q for q in queues if topology.is_ledger_queue(q) and CLAIMS.has_room(q)]
+        if muted := [queue for queue in open_ if self._mutes.muted(queue)]:
+            yield from self._mutes.keys(muted)
+        yield from (topology.tickets_of(queue) for queue in open_ if queue not in muted)
         for priority in self.priority_steps:
             for queue in queues:
                 if not topology.is_ledger_queue(queue):
                     yield self._q_for_pri(queue, priority)
-
-    def _listens(self, queue: str) -> bool:
-        return self._muted.get(queue, 0.0) <= time.monotonic() and CLAIMS.has_room(queue)
 
     def _brpop_read(self, **options: Any) -> bool:
         try:
@@ -206,6 +227,12 @@ class Channel(kombu_redis.Channel):
             self._flush_brpop_reauth()
 
     def _received(self, key: str, item: bytes) -> None:
+        if key == self._mutes.wake:
+            self._mutes.lift()
+            return
+        if key.startswith(topology.NUDGE):
+            self._on_nudge(key.removeprefix(topology.NUDGE), item)
+            return
         queue = key.removesuffix(f"{topology.BAND_SEPARATOR}{topology.TICKET_BAND}")
         if topology.is_ledger_queue(queue):
             self._on_ticket(queue, item)
@@ -222,22 +249,39 @@ class Channel(kombu_redis.Channel):
     def _on_ticket(self, queue: str, item: bytes) -> None:
         if item != topology.TICKET:
             self._bury(queue, "not a ticket", item)
-        elif self._closing or not CLAIMS.has_slot() or queue not in self.connection._callbacks:
+        elif not self._may_claim(queue):
             # The reply of the last BRPOP can arrive while consuming ends: put the ticket back.
             self.ledger.redis.rpush(topology.tickets_of(queue), topology.TICKET)
         elif (claimed := self._claim(queue)) is not None:
             self._hand_over(claimed[1], claimed[0], b"")
 
-    def _claim(self, queue: str) -> tuple[str, dict[str, Any]] | None:
+    def _on_nudge(self, queue: str, item: bytes) -> None:
+        claimed = self._claim(queue, nudged=True) if self._may_claim(queue) else None
+        if claimed is None:
+            self._mutes.pass_on(queue, item, self.ledger)
+        else:
+            self._hand_over(claimed[1], claimed[0], b"")
+
+    def _may_claim(self, queue: str) -> bool:
+        return not self._closing and CLAIMS.has_slot() and queue in self.connection._callbacks
+
+    def _claim(self, queue: str, *, nudged: bool = False) -> tuple[str, dict[str, Any]] | None:
         """Claim the best job over all queues with room; its queue and Celery message."""
-        queues = tuple(q for q in self.active_queues if topology.is_ledger_queue(q) and self._listens(q))
-        profile = CLAIMS.profile
-        wish = ClaimWish(popped=queue, queues=queues or (queue,), worker=profile.name, models=profile.models)
-        claim = self.ledger.claim(wish)
-        CLAIMS.answered()
+        ended = CLAIMS.ended
+        queues = tuple(
+            q
+            for q in self.active_queues
+            if topology.is_ledger_queue(q) and CLAIMS.has_room(q) and (q == queue or not self._mutes.muted(q))
+        )
+        try:
+            claim = self.ledger.claim(CLAIMS.wish(queue, queues, nudged=nudged))
+        except (RedisError, OSError):
+            CLAIMS.doubt()
+            raise
+        CLAIMS.answered(claim.blocked if isinstance(claim, NotClaimed) else None)
         if isinstance(claim, NotClaimed):
             if claim.reason is NoClaim.NO_ROOM:
-                self._muted[queue] = time.monotonic() + _MUTE_S
+                self._mutes.mute(queue, self.ledger, ended)
             return None
         try:
             message = delivery_of(claim)
@@ -271,7 +315,7 @@ class Channel(kombu_redis.Channel):
 
     def _bury(self, queue: str, reason: str, item: bytes) -> None:
         logger.error("a message on %s was put among the dead letters: %s", queue, reason)
-        self.ledger.dead(dead_letter(queue, reason, item, LedgerSettings().dead_letter_bytes))
+        self.ledger.dead(dead_letter(queue, reason, item, self.ledger_settings.dead_letter_bytes))
 
     def _size(self, queue: str) -> int:
         if not topology.is_ledger_queue(queue):
@@ -285,7 +329,7 @@ class Channel(kombu_redis.Channel):
         if not topology.is_ledger_queue(queue):
             return int(super()._purge(queue))
         waiting = self.ledger.redis.zrange(topology.WAITING + queue, 0, -1)
-        return sum(self.ledger.cancel(text(job_id)) == "cancelled" for job_id in waiting)
+        return sum(self.ledger.cancel(text(job_id), "waiting") == "cancelled" for job_id in waiting)
 
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         if not topology.is_ledger_queue(queue):

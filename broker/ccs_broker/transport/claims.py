@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Literal
 
 from redis.exceptions import RedisError
 
+from ccs_broker.ledger import ClaimWish
 from ccs_broker.ledger.faults import fault_word, is_transient
+from ccs_broker.transport.profile import WorkerProfile
 
 if TYPE_CHECKING:
-    from ccs_broker.ledger import Claim, Ledger
+    from ccs_broker.ledger import Blocked, Claim, Ledger, Room
     from ccs_broker.ledger.records import AttemptState
 
 logger = logging.getLogger(__name__)
@@ -27,17 +30,8 @@ Settling = Literal["ack", "release"]
 Notice = Callable[["AttemptState"], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerProfile:
-    """What a worker tells the ledger when it claims."""
-
-    name: str = "unnamed"
-    #: Aliases served; empty: any.
-    models: tuple[str, ...] = ()
-    #: Most claims held at once; None: no bound of ours (Celery's own still holds).
-    slots: int | None = None
-    #: Most claims held at once per queue; queues that aren't named have no bound of their own.
-    slots_of: dict[str, int] = field(default_factory=dict)
+#: Looks for lost claims after one whose reply didn't come: a server that was frozen may still be at it at the first.
+_LOOKS: Final = 2
 
 
 class _Phase(Enum):
@@ -62,6 +56,8 @@ class _Held:
     handed_back: bool = False
     #: Celery was told to revoke it.
     stopped: bool = False
+    #: Memory it occupies, where that is bounded.
+    need_bytes: int = 0
 
 
 class ClaimTable:
@@ -78,8 +74,14 @@ class ClaimTable:
         #: Settled in Celery's eyes, but not yet in the ledger: it couldn't be told.
         self._owed: dict[Key, Settling] = {}
         self._answered = time.monotonic()
+        self._blocked: tuple[Blocked, float] | None = None
         self.profile = WorkerProfile()
         self._open = True
+        #: How often the ledger is still to be asked for claims that it has given and this process never received.
+        self.doubts = 0
+        #: Claims that have ended so far.
+        self.ended = 0
+        self._at_end: list[Callable[[], None]] = []
 
     def close(self) -> None:
         """Take no more claims: the worker shuts down."""
@@ -90,9 +92,54 @@ class ClaimTable:
         """True once no more claims are taken."""
         return not self._open
 
-    def answered(self) -> None:
-        """The ledger has answered a claim, with a job or without."""
+    def answered(self, blocked: Blocked | None = None) -> None:
+        """The ledger has answered a claim, with a job or without; ``blocked`` only lacks memory."""
         self._answered = time.monotonic()
+        self._blocked = (blocked, self._answered) if blocked is not None else None
+
+    def blocked(self, within_s: float) -> Blocked | None:
+        """The best job that lacked nothing but memory at the last claim, if that was so lately."""
+        found = self._blocked
+        return found[0] if found is not None and time.monotonic() - found[1] <= within_s else None
+
+    def wish(self, popped: str, queues: tuple[str, ...], *, nudged: bool = False) -> ClaimWish:
+        """What this worker offers to take, woken by one queue and with room in these.
+
+        Where each queue has a part of its own, that is the one that woke it.
+        """
+        profile = self.profile
+        static = profile.rules is not None and profile.rules.is_static
+        return ClaimWish(
+            popped=popped,
+            queues=(popped,) if static or not queues else queues,
+            worker=profile.name,
+            models=profile.models,
+            room=self.room(popped),
+            nudged=nudged,
+        )
+
+    def room(self, queue: str) -> Room | None:
+        """Free memory: that of the queue's own part, or of all."""
+        rules, memory = self.profile.rules, self.profile.memory
+        if memory is None:
+            return None
+        share = rules.share_of(queue) if rules is not None else 1.0
+        with self._lock:
+            used_bytes = sum(
+                held.need_bytes
+                for held in self._held.values()
+                if held.phase is not _Phase.ENDED and (share == 1.0 or held.claim.queue == queue)
+            )
+        return memory.room(share, used_bytes)
+
+    def doubt(self) -> None:
+        """A claim's reply didn't come: the ledger may believe that this worker holds a job."""
+        self.doubts = _LOOKS
+
+    def holds(self, key: Key) -> bool:
+        """True while this process holds a claim, or owes the ledger its end."""
+        with self._lock:
+            return key in self._held or key in self._owed
 
     @property
     def silent_s(self) -> float:
@@ -101,8 +148,12 @@ class ClaimTable:
 
     def add(self, claim: Claim) -> None:
         """A claim was received and goes to Celery."""
+        memory = self.profile.memory
+        need_bytes = memory.bytes_of(claim) if memory is not None else 0
         with self._lock:
-            self._held[claim.id, claim.attempt] = _Held(claim, _Phase.DELIVERED, time.monotonic())
+            self._held[claim.id, claim.attempt] = _Held(
+                claim, _Phase.DELIVERED, time.monotonic(), need_bytes=need_bytes
+            )
 
     def begin(self, key: Key) -> Claim | None:
         """A thread starts to work on a claim; None if the claim isn't held (any more)."""
@@ -154,6 +205,15 @@ class ClaimTable:
         with self._lock:
             if (held := self._held.get(key)) is not None:
                 held.phase, held.since, held.notice = _Phase.ENDED, time.monotonic(), None
+                self.ended += 1
+            callbacks, self._at_end = self._at_end, []
+        for callback in callbacks:
+            callback()
+
+    def at_next_end(self, callback: Callable[[], None]) -> None:
+        """Call once when a claim ends, from the thread that worked on it; it mustn't raise."""
+        with self._lock:
+            self._at_end = [callback]
 
     def hand_back(self, key: Key) -> None:
         """The attempt ended without an outcome: at its end the ledger gets the job back, if it is still held."""
@@ -232,6 +292,11 @@ class ClaimTable:
             if notice is not None:
                 notice(state)
 
+    def need_bytes(self, key: Key) -> int:
+        """Memory that a claim occupies; 0 where that is no bound."""
+        with self._lock:
+            return held.need_bytes if (held := self._held.get(key)) is not None else 0
+
     def busy(self) -> int:
         """Claims that occupy a slot."""
         with self._lock:
@@ -246,12 +311,13 @@ class ClaimTable:
 
     def has_room(self, queue: str) -> bool:
         """True while another claim of this queue may be taken."""
-        bound = self.profile.slots_of.get(queue)
-        if bound is None:
-            return True
+        rules = self.profile.rules
+        return rules is None or rules.has_room(queue, self.busy_by_queue())
+
+    def busy_by_queue(self) -> dict[str, int]:
+        """Claims that occupy a slot, by queue."""
         with self._lock:
-            busy = sum(h.phase is not _Phase.ENDED and h.claim.queue == queue for h in self._held.values())
-        return busy < bound
+            return Counter(held.claim.queue for held in self._held.values() if held.phase is not _Phase.ENDED)
 
 
 #: One process is one worker, so there is one table; Kombu builds channels itself and offers no other seam.

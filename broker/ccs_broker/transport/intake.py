@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from ccs_broker import topology
 from ccs_broker.errors import InvalidInputError
 from ccs_broker.ledger import Entry, PublishStatus
+from ccs_broker.ledger.refusals import overload_error
 from ccs_broker.transport.message import (
     MalformedMessageError,
     check_body,
@@ -21,9 +22,11 @@ from ccs_broker.transport.message import (
     entry_of,
     parse_message,
     refused_entry,
+    waited_for,
 )
 
 if TYPE_CHECKING:
+    from ccs_broker.errors import CcsError
     from ccs_broker.ledger import Ledger
     from ccs_broker.settings import LedgerSettings
 
@@ -39,6 +42,7 @@ class Intake:
     def __init__(self, ledger: Ledger, settings: LedgerSettings) -> None:
         self._ledger = ledger
         self._settings = settings
+        self._policy = settings.scheduling
         self._lists = [
             (queue, name) for queue in topology.QUEUES for name in topology.foreign_lists_of(queue)
         ]
@@ -58,43 +62,52 @@ class Intake:
     def _take(self, queue: str, name: str) -> int:
         # Producers push on the left, so the oldest is on the right.
         items = cast("list[bytes]", self._ledger.redis.lrange(name, -BATCH, -1))
-        for item in reversed(items):
-            self._take_one(queue, name, item)
+        for taken, item in enumerate(reversed(items)):
+            if not self._take_one(queue, name, item):
+                # The queue is full: the messages stay where they lie until it isn't.
+                return taken
         return len(items)
 
-    def _take_one(self, queue: str, name: str, item: bytes) -> None:
+    def _take_one(self, queue: str, name: str, item: bytes) -> bool:
+        """Take one message in, or bury it; False if the queue takes no more."""
         try:
             message = parse_message(item)
             check_body(message)
             now = self._now()
         except MalformedMessageError as error:
             self._bury(queue, name, item, error)
-            return
+            return True
         try:
-            entry, blobs = entry_of(message, queue, now)
+            entry, blobs = entry_of(message, queue, now, policy=self._policy)
         except MalformedMessageError as error:
             self._bury(queue, name, item, error)
-            return
+            return True
         except InvalidInputError as error:
-            entry, blobs = refused_entry(message, queue, error), {}
+            entry, blobs = refused_entry(message, queue, error, policy=self._policy), {}
         self._ledger.store_blobs(blobs)
-        self._publish(entry, message_queue=(queue, name), item=item, message=message)
+        return self._publish(entry, message_queue=(queue, name), item=item, message=message)
 
     def _publish(
         self, entry: Entry, *, message_queue: tuple[str, str], item: bytes, message: dict[str, object]
-    ) -> None:
+    ) -> bool:
         queue, name = message_queue
-        status = self._ledger.publish(_from_list(entry, name, item)).status
-        if status is PublishStatus.NO_BLOB:
+        published = self._ledger.publish(_from_list(entry, name, item))
+        error: CcsError | None = None
+        if published.status is PublishStatus.NO_BLOB:
             error = InvalidInputError("a medium isn't in the blob store")
-            self._ledger.publish(_from_list(refused_entry(message, queue, error), name, item))
-        elif status is PublishStatus.NO_MODEL:
+        elif published.status is PublishStatus.NO_MODEL:
             error = InvalidInputError(f"no worker serves the model {entry.model!r}")
-            self._ledger.publish(_from_list(refused_entry(message, queue, error), name, item))
+        elif published.status is PublishStatus.UNREACHABLE:
+            error = overload_error(entry, published)
+        if error is not None:
+            refused = refused_entry(message, queue, error, policy=self._policy)
+            published = self._ledger.publish(_from_list(refused, name, item))
+        return published.status is not PublishStatus.FULL
 
     def _bury(self, queue: str, name: str, item: bytes, error: MalformedMessageError) -> None:
         letter = dead_letter(queue, error.message, item, self._settings.dead_letter_bytes)
-        if self._ledger.dead(letter, source=name, raw_message=item):
+        reason = f"the message can't be read: {error.message}"
+        if self._ledger.dead(letter, source=name, raw_message=item, task_id=waited_for(item), reason=reason):
             logger.error("a message on %s was put among the dead letters: %s", queue, error.message)
 
     def _now(self) -> datetime:

@@ -37,6 +37,8 @@ RENEW_AT_MOST_S: Final = 1.0
 #: Longest wait for a word on the control channel, and the pause after it was lost.
 LISTEN_S: Final = 1.0
 PAUSE_S: Final = 0.5
+#: Longest time until a loop tries again after the server couldn't be reached.
+RETRY_S: Final = 0.2
 
 
 class Loop:
@@ -51,7 +53,7 @@ class Loop:
 
     def _run(self) -> None:
         away = False
-        while not self._stop.wait(self._every_s):
+        while not self._stop.wait(min(self._every_s, RETRY_S) if away else self._every_s):
             try:
                 self._step()
                 if away:
@@ -101,8 +103,9 @@ class Ear:
 class Keeper:
     """The loops of one consuming process."""
 
-    def __init__(self, ledger: Ledger, settings: LedgerSettings) -> None:
+    def __init__(self, ledger: Ledger, renewing: Ledger, settings: LedgerSettings) -> None:
         self._ledger = ledger
+        self._renewing = renewing
         self._intake = Intake(ledger, settings)
         self._rounds = 0
         self._sweep_each = max(1, round(settings.sweep_s / INTAKE_EVERY_S))
@@ -115,8 +118,8 @@ class Keeper:
     def _renew(self) -> None:
         keys = CLAIMS.renewable()
         if keys:
-            CLAIMS.tell(keys, self._ledger.renew(keys))
-            CLAIMS.pay(self._ledger)
+            CLAIMS.tell(keys, self._renewing.renew(keys))
+            CLAIMS.pay(self._renewing)
 
     def _tidy(self) -> None:
         self._intake.run()
@@ -138,10 +141,16 @@ _keepers: dict[int, Keeper] = {}
 _lock = threading.Lock()
 
 
-def keep(ledger: Ledger, settings: LedgerSettings) -> Keeper:
-    """Start the side threads for a ledger client, once per process."""
+def keep(ledger: Ledger, renewing: Ledger, settings: LedgerSettings) -> Keeper:
+    """Start the side threads for a ledger client, once per process.
+
+    Args:
+        ledger: the channel's ledger.
+        renewing: of the same server, but gives up on a reply well within a lease.
+        settings: times and bounds.
+    """
     with _lock:
         keeper = _keepers.get(id(ledger))
         if keeper is None:
-            keeper = _keepers[id(ledger)] = Keeper(ledger, settings)
+            keeper = _keepers[id(ledger)] = Keeper(ledger, renewing, settings)
         return keeper

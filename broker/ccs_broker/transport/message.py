@@ -14,18 +14,22 @@ from kombu.utils.json import dumps, loads
 
 from ccs_broker import topology
 from ccs_broker.contract.build import job_from_wire
+from ccs_broker.contract.job import is_job_id
 from ccs_broker.contract.limits import MAX_LIFETIME_S
 from ccs_broker.contract.wire import dump_json
 from ccs_broker.errors import InvalidInputError
 from ccs_broker.ledger import Entry
 from ccs_broker.ledger.entries import entry_of as job_entry
+from ccs_broker.policy import BALANCED
 from ccs_broker.priority import qos_of_celery_priority, urgency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ccs_broker.contract import Modality
+    from ccs_broker.errors import CcsError
     from ccs_broker.ledger import Claim
+    from ccs_broker.policy import Policy
 
 #: Name of the Celery task that runs a job.
 RUN_TASK: Final = "ccs.run"
@@ -33,7 +37,6 @@ RUN_TASK: Final = "ccs.run"
 ATTEMPT_HEADER: Final = "ccs_attempt"
 #: Longest foreign message that is looked at.
 MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
-_MAX_ID_CHARS: Final = 64
 #: What Celery calls the two numbers of a time limit.
 _TIMELIMIT: Final = ("hard", "soft")
 #: What a message's embed may hold that is to be done after its task.
@@ -77,7 +80,7 @@ def check_message(message: Message) -> Message:
     for key in ("task", "id"):
         if not isinstance(headers.get(key), str) or not headers[key]:
             raise MalformedMessageError(f"header {key!r} is missing (Celery's protocol 2 is needed)")
-    if len(headers["id"]) > _MAX_ID_CHARS or not headers["id"].replace("-", "").replace("_", "").isalnum():
+    if not is_job_id(headers["id"]):
         raise MalformedMessageError("header 'id' isn't a job id")
     if message.get("content-type") != "application/json":
         raise MalformedMessageError("content type isn't application/json")
@@ -87,6 +90,25 @@ def check_message(message: Message) -> Message:
         raise MalformedMessageError("'delivery_info' isn't an object")
     _check_timelimit(headers.get("timelimit"))
     return message
+
+
+def waited_for(raw: bytes) -> str:
+    """Id of the task whose result the producer of a malformed message may be waiting for; empty if it has none."""
+    if len(raw) > MAX_MESSAGE_BYTES:
+        return ""
+    try:
+        message = json.loads(raw)
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(message, dict):
+        return ""
+    parts = (message.get("headers"), message.get("properties"))
+    headers, properties = (part if isinstance(part, dict) else {} for part in parts)
+    # Celery writes it in both places; in those of its protocol 1 in the second only.
+    task_id = headers.get("id") or properties.get("correlation_id")
+    if headers.get("ignore_result") is True or not isinstance(task_id, str):
+        return ""
+    return task_id if is_job_id(task_id) else ""
 
 
 def _check_timelimit(value: object) -> None:
@@ -190,13 +212,16 @@ def _name_links(value: object, job_id: str, path: str) -> None:
             _name_links(value.get(name), job_id, f"{path}.{name}")
 
 
-def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[str, bytes]]:
+def entry_of(
+    message: Message, queue: str, now: datetime, *, policy: Policy = BALANCED
+) -> tuple[Entry, dict[str, bytes]]:
     """Turn a checked Celery message into a ledger entry and the media that came inline with it.
 
     Args:
         message: as :func:`parse_message` returns it.
         queue: the ledger queue it was sent to.
         now: the clock that wrote ``eta`` and ``expires`` in the producer, or the broker's at intake.
+        policy: the fleet's scheduling policy.
 
     Raises:
         MalformedMessageError: the body or a time can't be read.
@@ -213,7 +238,7 @@ def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[s
             **common,
             kind="task",
             message=_encode(message),
-            urgency=urgency(qos, None),
+            urgency=urgency(qos, None, policy=policy),
             expire_ms=max(1, expire_ms),
         )
         return entry, {}
@@ -226,7 +251,7 @@ def entry_of(message: Message, queue: str, now: datetime) -> tuple[Entry, dict[s
         raise InvalidInputError(f"a job of modality {job.modality.value} was sent to the queue {queue}")
     _name_links(embed, job.id, "")
     hidden = _hide(message, shown_args(job.id, modality.value), embed)
-    base = job_entry(job, payload=dump_json(job))
+    base = job_entry(job, payload=dump_json(job), policy=policy)
     changed = replace(
         base,
         message=_encode(hidden),
@@ -243,14 +268,14 @@ def _hide(message: Message, args: list[Any], embed: dict[str, Any]) -> Message:
     return {**message, "headers": headers, "properties": properties, "body": json.dumps([args, {}, embed])}
 
 
-def refused_entry(message: Message, queue: str, error: InvalidInputError) -> Entry:
+def refused_entry(message: Message, queue: str, error: CcsError, *, policy: Policy = BALANCED) -> Entry:
     """Entry for a foreign job that isn't valid: a worker ends it with the error, so that its producer learns."""
     payload = {"invalid": {"code": error.code, "message": error.message}}
     hidden = _hide(message, shown_args(message["headers"]["id"], topology.modality_of(queue).value), {})
     return Entry(
         id=message["headers"]["id"],
         queue=queue,
-        urgency=urgency(qos_of_celery_priority(None), None),
+        urgency=urgency(qos_of_celery_priority(None), None, policy=policy),
         message=_encode(hidden),
         payload=json.dumps(payload).encode(),
         celery=True,

@@ -11,7 +11,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ccs_broker.contract import Usage
 from ccs_broker.errors import ContextTooLongError, EngineError
@@ -19,7 +19,7 @@ from ccs_workers.engines.faults import as_engine_error
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Failed, Progress, Resume
 from ccs_workers.engines.simulated.faults import Faults
 from ccs_workers.engines.simulated.options import SimulatedOptions
-from ccs_workers.engines.simulated.words import digest_of, piece_at, text_of
+from ccs_workers.engines.simulated.words import audio_seconds, digest_of, piece_at, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from ccs_workers.models.spec import ModelSpec
 
 __all__ = ["SimulatedEngine"]
-
-_BYTES_PER_AUDIO_SECOND: Final = 32_000
 
 
 @dataclass(slots=True, order=True)
@@ -52,7 +50,7 @@ class _Run:
             prompt_tokens=len(self.job.prompt.split()),
             completion_tokens=self.tokens,
             images=min(self.parts, images),
-            audio_s=_audio_s(self.job) if self.parts > images else 0.0,
+            audio_s=audio_seconds(self.job) if self.parts > images else 0.0,
         )
 
 
@@ -138,7 +136,7 @@ class SimulatedEngine:
             for number in range(1, images + 1)
         ]
         if job.audio:
-            listening_s = self._options.seconds_per_audio_second * _audio_s(job)
+            listening_s = self._options.seconds_per_audio_second * audio_seconds(job)
             parts.append((listening_s, Progress(data={"window": 1, "windows": 1})))
         return parts
 
@@ -200,7 +198,3 @@ class SimulatedEngine:
         with self._wake:
             self._closed.set()
             self._wake.notify()
-
-
-def _audio_s(job: EngineJob) -> float:
-    return sum(map(len, job.audio)) / _BYTES_PER_AUDIO_SECOND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from ccs_workers.engines.options import OptionReader
@@ -61,6 +62,14 @@ class SimulatedOptions:
     #: What a job is said to take while it runs. Options ``bytes_per_job``, 0, and ``bytes_per_token``, 0.
     bytes_per_job: int
     bytes_per_token: int
+    #: Memory of the device that the model's worker has: what it claims fits in it, and in a job's need each two
+    #: characters of its prompt count as a token, as words are that at least. Option ``memory_bytes``, 0: no bound.
+    memory_bytes: int
+    #: A file like ``service_model.json``: the pace is then that of this device, which works on all jobs together in
+    #: iterations, and no option of pace above counts. Option ``reference``, none.
+    reference: Path | None
+    #: How many seconds of that device pass in one. Option ``time_scale``, 1.
+    time_scale: float
     #: Most tokens (words) of prompt and answer together. Option ``context_tokens``, a million.
     context_tokens: int
     #: Most tokens of an answer, whatever the job asks for. Option ``tokens``, a million.
@@ -83,6 +92,9 @@ class SimulatedOptions:
             weights_bytes=reader.whole("weights_bytes", 0, least=0, most=_MOST_BYTES),
             bytes_per_job=reader.whole("bytes_per_job", 0, least=0, most=_MOST_BYTES),
             bytes_per_token=reader.whole("bytes_per_token", 0, least=0, most=_MOST_BYTES),
+            memory_bytes=reader.whole("memory_bytes", 0, least=0, most=_MOST_BYTES),
+            reference=Path(reference) if (reference := reader.text("reference")) else None,
+            time_scale=reader.number("time_scale", 1.0, least=0.001, most=1000.0),
             context_tokens=reader.whole("context_tokens", 1_000_000, least=0),
             tokens=reader.whole("tokens", 1_000_000, least=0),
             faults=FaultOptions(

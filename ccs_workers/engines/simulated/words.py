@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from ccs_workers.engines.protocol import EngineJob
 
-__all__ = ["digest_of", "piece_at", "text_of", "word_at"]
+__all__ = ["audio_seconds", "digest_of", "piece_at", "text_of", "word_at"]
 
 _WORDS: Final = (
     "amber", "basin", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "knoll", "larch", "maple",
     "north", "ocean", "pearl", "quartz", "ridge", "slate", "tundra", "umber", "vale", "willow", "xenon", "yarrow",
     "zephyr",
 )  # fmt: skip
+
+_BYTES_PER_AUDIO_SECOND: Final = 32_000
+
+
+def audio_seconds(job: EngineJob) -> float:
+    """How long a job's sound is said to be: a second is 32,000 bytes, as in a 16 kHz 16-bit mono file."""
+    return sum(map(len, job.audio)) / _BYTES_PER_AUDIO_SECOND
 
 
 def digest_of(job: EngineJob) -> bytes:

@@ -35,6 +35,9 @@ class TextOptions:
     chat: bool = True
     #: System message of the chat.
     system: str | None = None
+    #: Whether names of special tokens in a prompt (``<|im_end|>``) count as these tokens: for callers who may write
+    #: the whole input of the model, with ``chat = false``. Otherwise they are text.
+    special_tokens: bool = False
 
     @classmethod
     def of(cls, spec: ModelSpec) -> Self:
@@ -66,7 +69,7 @@ class TextOptions:
 
 
 def _fault(name: str, value: JsonValue) -> str | None:
-    if name in {"chat", "packed_weights"}:
+    if name in {"chat", "packed_weights", "special_tokens"}:
         return None if isinstance(value, bool) else "true or false"
     if name == "system":
         return None if isinstance(value, str) and value else "a text that is not empty"

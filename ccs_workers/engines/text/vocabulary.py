@@ -12,6 +12,7 @@ from ccs_workers.engines.text.detokenizer import (
     WindowDetokenizer,
     byte_level_piece,
 )
+from ccs_workers.engines.text.plain_text import PlainText
 
 if TYPE_CHECKING:
     from ccs_workers.engines.text.options import TextOptions
@@ -32,6 +33,8 @@ class Vocabulary:
         if self._backend is not None:
             self._backend.no_padding()
             self._backend.no_truncation()
+        self._plain_text = PlainText(tokenizer)
+        self._raw = options.special_tokens
         self._special = frozenset(
             {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
             | set(tokenizer.all_special_ids)
@@ -39,9 +42,12 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         self._byte_level = self._backend is not None and self._is_byte_level()
         self._check_template(alias)
+        self._frame = self._find_frame()
 
     def encode(self, prompt: str) -> list[int]:
         """Return the ids of a prompt, within the chat template where the model has one.
+
+        Names of special tokens in the prompt are text like any other, unless option ``special_tokens`` says otherwise.
 
         Raises:
             InvalidInputError: the prompt is empty, or isn't text (half of a surrogate pair).
@@ -52,12 +58,21 @@ class Vocabulary:
             prompt.encode()
         except UnicodeEncodeError:
             raise InvalidInputError("the prompt holds half of a surrogate pair") from None
-        # A template writes the special tokens itself.
-        text = self._render(prompt) if self._chat else prompt
-        ids = self._encode(text, special=not self._chat)
+        ids = self._whole(prompt)
         if not ids:
             raise InvalidInputError("the prompt has no tokens")
         return ids
+
+    def _whole(self, prompt: str) -> list[int]:
+        if self._raw or not self._plain_text.holds_special(prompt):
+            # A template writes the special tokens itself.
+            text = self._render(prompt) if self._chat else prompt
+            return self._encode(text, special=not self._chat)
+        if self._chat:
+            return self._plain_text.encode(prompt, self._render)
+        # Whatever special tokens the tokenizer puts around any text stand around this one too.
+        before, after = self._frame
+        return [*before, *self._plain_text.encode(prompt, lambda text: text), *after]
 
     def detokenizer(self) -> Detokenizer:
         """Return a new one for one job."""
@@ -79,6 +94,14 @@ class Vocabulary:
         messages = [{"role": "system", "content": self._system}] if self._system else []
         messages.append({"role": "user", "content": prompt})
         return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    def _find_frame(self) -> tuple[list[int], list[int]]:
+        """What the tokenizer puts before and behind any text that stands in no template."""
+        bare, framed = (self._encode(_SAMPLE, special=special) for special in (False, True))
+        for start in range(len(framed) - len(bare) + 1):
+            if framed[start : start + len(bare)] == bare:
+                return framed[:start], framed[start + len(bare) :]
+        return [], []
 
     def _check_template(self, alias: str) -> None:
         """Render once, so that a template which refuses system messages is met at load."""

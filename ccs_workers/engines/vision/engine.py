@@ -74,6 +74,7 @@ class VisionEngine(BatchEngine):
             dtype="float32",
             weights_bytes=sum(part.weights_bytes for part in (self._reader, self._classifier) if part),
             load_s=time.monotonic() - began,
+            takes_prompt=False,
         )
 
     def _check(self, job: EngineJob) -> None:

@@ -95,6 +95,7 @@ class WhisperEngine(BatchEngine):
             dtype=str(self._model.dtype).removeprefix("torch."),
             weights_bytes=self._model.weights_bytes,
             load_s=time.monotonic() - began,
+            takes_prompt=False,
         )
 
     def _check(self, job: EngineJob) -> None:

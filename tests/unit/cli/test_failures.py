@@ -12,15 +12,16 @@ from ccs_broker.cli.failures import exit_code_of
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "status"),
     [
-        errors.InvalidInputError, errors.PayloadTooLargeError, errors.NotFoundError, errors.ConflictError,
-        errors.WaitTimeoutError, errors.QueueUnavailableError, errors.NoSuitableWorkerError,
-        errors.ConfigurationError, errors.StreamExpiredError,
+        (errors.InvalidInputError, 2), (errors.PayloadTooLargeError, 2), (errors.UnsupportedMediaError, 2),
+        (errors.ConfigurationError, 2), (errors.SetupError, 1), (errors.NotFoundError, 1),
+        (errors.ConflictError, 1), (errors.WaitTimeoutError, 1), (errors.QueueUnavailableError, 1),
+        (errors.NoSuitableWorkerError, 1), (errors.StreamExpiredError, 1),
     ],
 )  # fmt: skip
-def test_an_error_of_the_tree_is_one_line_with_its_code(kind, capsys):
-    assert exit_code_of(kind("it was\n too [bold]much[/bold]"), as_json=False) == 1
+def test_an_error_of_the_tree_is_one_line_with_its_code(kind, status, capsys):
+    assert exit_code_of(kind("it was\n too [bold]much[/bold]"), as_json=False) == status
     out, err = capsys.readouterr()
     assert out == ""
     first, *hint = err.splitlines()

@@ -41,7 +41,7 @@ def test_records_become_plain_values():
     assert json.loads(json.dumps(plain_value(STATUS)))["position"] == 0
     report = QueueReport(queues=(QueueDepth(name="ccs.text", waiting=2, running=1, tickets=2),), delayed=3)
     assert plain_value(report) == {
-        "queues": [{"name": "ccs.text", "waiting": 2, "running": 1, "tickets": 2}],
+        "queues": [{"name": "ccs.text", "waiting": 2, "running": 1, "tickets": 2, "relegated": 0}],
         "delayed": 3,
     }
     assert plain_value(Outcome(state=OutcomeState.FAILED, timings=Timings(finished_s=1.5)))["timings"] == {

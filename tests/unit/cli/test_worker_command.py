@@ -11,6 +11,7 @@ from ccs_broker.cli.group import ccs
 from ccs_broker.errors import ConfigurationError
 from ccs_workers.cli.model_files import prepared_model_file
 from ccs_workers.cli.worker import require_models
+from ccs_workers.settings import parse_slots, worker_settings_from_environment
 
 NOWHERE = "redis://127.0.0.1:1/0"
 SIMULATED = """
@@ -47,7 +48,7 @@ def invoke(*arguments: object):
     [
         ("--modalities", "text,smell", "text, vision, audio, fusion"),
         ("--modalities", ",", "modalities"),
-        ("--slots", "0", "1<=x<=4096"),
+        ("--slots", "0", "should be a whole number from 1 to 4096, not 0"),
         ("--device", "tpu", "cuda:1"),
         ("--allocation", "fair", "'dynamic', 'static'"),
         ("--name", "-x y", "64 letters"),
@@ -62,18 +63,22 @@ def test_a_wrong_option_is_wrong_usage(option, value, complaint):
 
 def test_a_server_must_be_named_and_must_answer(models):
     run = invoke("worker", "--models", models)
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert "error: CONFIGURATION: no server given" in run.stderr
     run = invoke("worker", "--models", models, "--url", NOWHERE, "--json")
     assert run.exit_code == 1
     assert json.loads(run.stdout)["error"]["code"] == "QUEUE_UNAVAILABLE"
     run = invoke("worker", "--models", models, "--url", "http://127.0.0.1")
+    assert run.exit_code == 2
     assert "not a Redis URL" in run.stderr
+    run = invoke("worker", "--models", models, "--url", "redis://127.0.0.1/jobs")
+    assert run.exit_code == 2
+    assert "write redis://127.0.0.1:6379/0" in run.stderr
 
 
 def test_a_model_file_must_be_there(tmp_path):
     run = invoke("worker", "--url", NOWHERE)
-    assert run.exit_code == 1
+    assert run.exit_code == 2
     assert str(tmp_path / "home" / "models" / "models.toml") in run.stderr
     assert "ccs models prepare" in run.stderr
 
@@ -148,3 +153,47 @@ def test_an_unknown_model_is_said_with_those_there_are(command, models):
     run = invoke("models", command, "nothing", *options)
     assert run.exit_code == 1
     assert run.stderr.startswith("error: NOT_FOUND: no model 'nothing'")
+
+
+@pytest.mark.parametrize(
+    ("text", "total", "parts"),
+    [("16", 16, {}), ("text=8,vision=4", 12, {"text": 8, "vision": 4}), (" audio = 1 ", 1, {"audio": 1})],
+)
+def test_slots_are_a_number_or_parts(text, total, parts):
+    plan = parse_slots(text.strip() if "=" not in text else text)
+    assert (plan.total, plan.parts) == (total, parts)
+    assert parse_slots(str(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "complaint"),
+    [
+        ("--slots", "text=0", "from 1 to 4096, not 0"),
+        ("--slots", "text=8,text=4", "given once for each modality"),
+        ("--slots", "smell=8", "text, vision, audio, fusion"),
+        ("--slots", "text=4096,audio=1", "add up to a number from 1 to 4096"),
+        ("--slots", "²", "whole number"),
+        ("--floors", "text", "such as text=8,vision=4"),
+        ("--floors", ",", "add up"),
+    ],
+)
+def test_slots_that_can_not_be_read_are_refused(models, option, value, complaint):
+    run = invoke("worker", "--url", NOWHERE, "--models", models, option, value)
+    assert run.exit_code == 2
+    assert complaint in " ".join(run.stderr.split())
+
+
+def test_celery_s_own_command_takes_the_same_from_the_environment(models):
+    found = worker_settings_from_environment(
+        {
+            "CCS_REDIS_URL": NOWHERE,
+            "CCS_MODELS": str(models),
+            "CCS_SLOTS": "text=3,audio=2",
+            "CCS_ALLOCATION": "static",
+        }
+    )
+    assert (found.slots, found.slot_parts, found.allocation) == (5, {"text": 3, "audio": 2}, "static")
+    found = worker_settings_from_environment({"CCS_REDIS_URL": NOWHERE, "CCS_FLOORS": "text=2"})
+    assert (found.slots, found.floors, found.allocation) == (16, {"text": 2}, "dynamic")
+    with pytest.raises(ConfigurationError, match="CCS_ALLOCATION must be dynamic or static"):
+        worker_settings_from_environment({"CCS_REDIS_URL": NOWHERE, "CCS_ALLOCATION": "fair"})

@@ -129,12 +129,12 @@ def test_a_replay_is_the_same_job_under_a_new_id_and_a_key_made_from_the_old():
     asks, new_id = drive(dead.replay(CORE, "old"), [record()], [[b"ok", b"new"]], [1])
     assert new_id == "new"
     (publish,), (note,) = asks[1].commands, asks[2].commands
-    keys_and_args = publish[3:]
-    sent = json.loads(keys_and_args[6])
-    assert keys_and_args[0] == f"ccs:job:{sent['id']}"
+    keys, args = publish[3 : 3 + publish[2]], publish[3 + publish[2] :]
+    sent = json.loads(args[4])
+    assert keys[0] == f"ccs:job:{sent['id']}"
     assert sent["id"] != json.loads(PAYLOAD)["id"]
     assert {**sent, "id": ""} == {**json.loads(PAYLOAD), "id": ""}
-    assert "ccs:idem:~replay:old" in keys_and_args
+    assert "ccs:idem:~replay:old" in args
     assert note[3:] == ("ccs:job:old", "new")
 
 
@@ -155,7 +155,7 @@ def test_a_replay_keeps_the_references_to_its_media():
     ("payload", "told"),
     [
         (b'{"invalid":{"code":"INVALID_INPUT","message":"m"}}', "was refused when it came in"),
-        (b"broken", "Invalid JSON"),
+        (b"broken", "is not JSON"),
         (PAYLOAD.replace(b'"v":1', b'"v":9'), "wire version"),
     ],
 )

@@ -13,6 +13,8 @@ from ccs_workers.models import ModelSpec, load_model_file
 
 SIMULATED = '[models.sim]\nmodality = "text"\nengine = "simulated"\n'
 
+EYES = '[models.eyes]\nmodality = "vision"\nshares = "sim"\n'
+
 
 @pytest.fixture
 def write(tmp_path):
@@ -114,6 +116,15 @@ FAULTS = [
     (REAL + "limit = nan\n", ["'m'", "'limit'", "JSON"]),
     (REAL + "deep = {er = [1, inf]}\n", ["'m'", "'deep.er'", "JSON"]),
     (REAL + "beams = 1\n[models.m.options]\nbeams = 2\n", ["'m'", "'beams'", "twice"]),
+    (REAL + EYES, ["'eyes'", "'shares'", "this file"]),
+    (EYES, ["'eyes'", "'shares'", "this file"]),
+    (SIMULATED + EYES + 'engine = "simulated"\n', ["'eyes'", "'engine'", "shared"]),
+    (SIMULATED + EYES.replace('"sim"', "7"), ["'eyes'", "'shares'", "string"]),
+    (SIMULATED + EYES.replace('"vision"', '"smell"'), ["'eyes'", "'modality'", "vision"]),
+    (
+        SIMULATED + EYES + EYES.replace(".eyes", ".ears").replace('"sim"', '"eyes"'),
+        ["'ears'", "'shares'", "engine of its own"],
+    ),
     (
         REAL + "default = true\n" + REAL.replace(".m]", ".n]") + "default = true\n",
         ["'n'", "'m'", "'default'", "'text'"],
@@ -129,6 +140,17 @@ def test_every_fault_names_file_alias_and_key(write, text, words):
     message = caught.value.message
     assert str(path) in message
     assert [word for word in words if word not in message] == []
+
+
+def test_one_engine_can_serve_several_modalities(write):
+    path = write(EYES + "default = true\n" + SIMULATED + 'reference = "device.json"\n')
+    file = load_model_file(path)
+    eyes, sim = file.specs
+    assert (eyes.alias, eyes.modality, eyes.default) == ("eyes", Modality.VISION, True)
+    assert eyes.serving == sim.serving == sim
+    assert eyes.options == sim.options == {"reference": str(path.parent / "device.json")}
+    # It finds its engine also where the model it shares isn't served.
+    assert file.for_modalities(["vision"]).default_for("vision").serving == sim
 
 
 def test_a_missing_file_says_what_to_do(tmp_path):

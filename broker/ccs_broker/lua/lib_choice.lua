@@ -1,0 +1,171 @@
+-- Shared: which waiting job a claim takes. Needs lib_clock, lib_waiting, lib_leaving, lib_queue.
+-- Sets are merged by their order, so that the first job that fits is the best over all queues. A queue is first looked
+-- at as a whole; once its head is of a model that isn't served, or has no room, the lanes of those that are served. The
+-- number of jobs looked at is bounded over all lanes together: what lies behind them is never taken before them.
+-- Hash fields of a job: passed (ms since when it was passed over for want of memory alone), holder (the worker that
+-- keeps its memory free for it) and held (ms when it said so last).
+local FLOOR_CREDIT_US, FLOOR_DEBT_US = 1000000, -5000000
+local FLOOR_LOOK, HOLD_MS = 32, 5000
+-- Classes below interactive can wait longer before others are held up for one of their jobs.
+local RELAXED_HOLD = 15
+-- The fields of WAITING, then more.
+local LOOKED = {'queue', 'model', 'score', 'low', 'relegated', 'rank', 'tag', 'cost_us', 'tenant', 'sub',
+  'expire', 'links', 'sizes', 'passed', 'holder', 'held', 'attempt', 'start'}
+local BY_SCORE = {whole = 'ccs:waiting:', lane = 'ccs:lane:'}
+local BY_AGE = {whole = 'ccs:aged:', lane = 'ccs:aged:'}
+
+-- Memory: what is free, and what of it jobs of each rank may take; nil if it is no bound.
+local function room_of(free, total, headroom)
+  if free == '' then return nil end
+  local room = {free = tonumber(free), total = tonumber(total), by_rank = {}}
+  local rank = 0
+  for part in string.gmatch(headroom, '%S+') do
+    room.by_rank[rank] = room.free - math.floor((1 - tonumber(part)) * room.total + 0.5)
+    rank = rank + 1
+  end
+  return room
+end
+
+-- Bytes that a job of these sizes needs; `needs` holds ";model=" and five coefficients for each model of the queue.
+local function bytes_of(needs, model, sizes)
+  local _, from = string.find(needs, ';' .. model .. '=', 1, true)
+  if not from then return 0 end
+  local coefficients, i = {}, 1
+  for part in string.gmatch(string.match(needs, '^[^;]*', from + 1), '%S+') do
+    coefficients[#coefficients + 1] = tonumber(part)
+  end
+  local sum = coefficients[1] or 0
+  for size in string.gmatch(sizes or '', '%S+') do
+    i = i + 1
+    sum = sum + (coefficients[i] or 0) * tonumber(size)
+  end
+  return math.ceil(sum)
+end
+
+local function cursor_over(set, at)
+  return {set = set, queue = ARGV[at], needs = ARGV[at + 1], at_queue = at, kept = 0, at = 1}
+end
+
+-- Id and order of a cursor's next entry, or nil at its end: one is read at first, then some more.
+local function head_of(cursor)
+  if not cursor.rows or cursor.at > #cursor.rows then
+    if cursor.last then return nil end
+    local some = cursor.rows and 8 or 1
+    cursor.rows = redis.call('ZRANGE', cursor.set, cursor.kept, cursor.kept + some - 1, 'WITHSCORES')
+    cursor.at, cursor.last = 1, #cursor.rows < 2 * some
+    if #cursor.rows == 0 then return nil end
+  end
+  return cursor.rows[cursor.at], tonumber(cursor.rows[cursor.at + 1])
+end
+
+-- The cursor whose entry comes first; equal ones by id, as within a set.
+local function first_of(cursors)
+  local best, best_id, best_order
+  for _, cursor in ipairs(cursors) do
+    local id, order = head_of(cursor)
+    if id and (not best or order < best_order or (order == best_order and id < best_id)) then
+      best, best_id, best_order = cursor, id, order
+    end
+  end
+  return best, best_id
+end
+
+-- The job behind an entry, or nil where there is none (any more): then it leaves the waiting.
+local function looked_at(cursor, id, bounds)
+  cursor.at = cursor.at + 2
+  local f = redis.call('HMGET', 'ccs:job:' .. id, unpack(LOOKED))
+  if not f[1] then
+    redis.call('ZREM', cursor.set, id)
+    redis.call('ZREM', 'ccs:waiting:' .. cursor.queue, id)
+    return nil
+  end
+  local job = waiting_of(f)
+  local expire, links, sizes = tonumber(f[11]), f[12], f[13]
+  if not links and expire <= bounds.now_ms then
+    dequeue(id, job, bounds.ticket)
+    expire_waiting(id, bounds.now_ms, bounds.ttl)
+    return nil
+  end
+  cursor.kept = cursor.kept + 1
+  job.id, job.links, job.passed, job.holder, job.held = id, links, tonumber(f[14]), f[15], tonumber(f[16])
+  job.attempt, job.started = tonumber(f[17]) or 0, f[18]
+  job.served = bounds.models == '' or job.model == '' or string.find(bounds.models, ' ' .. job.model .. ' ', 1, true)
+  -- Where only what follows a job in Celery is to be done, no memory is needed.
+  job.need = (links or cursor.needs == '') and 0 or bytes_of(cursor.needs, job.model, sizes)
+  return job
+end
+
+-- Note that a job is passed over; true if this worker keeps its memory free for it from now on.
+local function hold(job, bounds)
+  local key = 'ccs:job:' .. job.id
+  if not job.passed then
+    redis.call('HSET', key, 'passed', whole(bounds.now_ms))
+    job.passed = bounds.now_ms
+  end
+  if bounds.now_ms - job.passed < bounds.reserve_ms * (rank_now(job) > 1 and RELAXED_HOLD or 1) then return false end
+  if job.holder and job.holder ~= bounds.worker and bounds.now_ms - job.held < HOLD_MS then return false end
+  redis.call('HSET', key, 'holder', bounds.worker, 'held', whole(bounds.now_ms))
+  return true
+end
+
+-- True if a job only lacks memory: the short look, once the best of those is known.
+local function lacks_memory(cursor, id, room)
+  local f = redis.call('HMGET', 'ccs:job:' .. id, 'sizes', 'rank', 'relegated', 'model', 'links')
+  if not f[1] or f[5] or bytes_of(cursor.needs, f[4] or '', f[1]) <= room.by_rank[f[3] == '1' and 4 or tonumber(f[2])] then
+    return false
+  end
+  cursor.at, cursor.kept = cursor.at + 2, cursor.kept + 1
+  return true
+end
+
+-- Walk the waiting jobs that are served, in order, until `visit` says that it is enough, or that from now on those that
+-- lack memory in a room need no visit.
+local function walk(sets, most, bounds, visit)
+  local cursors, passing = {}, nil
+  for at = bounds.queues_at, #ARGV, 2 do cursors[#cursors + 1] = cursor_over(sets.whole .. ARGV[at], at) end
+  for _ = 1, most do
+    local cursor, id = first_of(cursors)
+    if not cursor then return end
+    local passed = passing and cursor.lane and lacks_memory(cursor, id, passing)
+    local job = not passed and looked_at(cursor, id, bounds)
+    if job and job.served then
+      local enough = visit(job)
+      if enough == true then return end
+      passing = enough or passing
+    end
+    if job and not cursor.lane and bounds.models ~= '' then
+      cursor.rows, cursor.last = {}, true
+      for model in string.gmatch(bounds.models, '(%S*) ') do
+        local lane = cursor_over(sets.lane .. cursor.queue .. ':' .. model, cursor.at_queue)
+        lane.lane = true
+        cursors[#cursors + 1] = lane
+      end
+    end
+  end
+end
+
+-- The best job that fits; the best that lacks nothing but memory, if that is better; and whether memory is kept free
+-- for that one: it may then use all of it, and nothing worse is taken.
+local function best_of(most, room, bounds)
+  local best, blocked, held = nil, nil, false
+  walk(BY_SCORE, most, bounds, function(job)
+    if not room or job.need <= 0 or job.need <= room.by_rank[rank_now(job)] then
+      best = job
+    elseif not blocked and job.need <= room.total then
+      blocked, held = job, hold(job, bounds)
+      if held and job.need <= room.free then best, blocked = job, nil end
+    end
+    return (best or held) and true or blocked and room
+  end)
+  return best, blocked, held
+end
+
+-- The job that has waited longest of those that the floor serves and that fit; it may use all memory.
+local function oldest_of(room, bounds)
+  local oldest
+  walk(BY_AGE, FLOOR_LOOK, bounds, function(job)
+    if not room or job.need <= room.free then oldest = job end
+    return oldest and true
+  end)
+  return oldest
+end

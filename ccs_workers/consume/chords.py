@@ -1,0 +1,65 @@
+"""Celery's result backend with chords that end: what one worker leaves undone behind a chord's last part, another does.
+
+Whoever reports the last part takes a claim on the chord, and sends its body under that. Stock Celery takes a part whose
+chord is claimed for done: if the worker that holds the claim dies, nobody sends the body. It also gives a body up when
+the server is away for a second. A body sent twice is one job here, since its id is fixed beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from celery.backends.redis import RedisBackend
+from redis.exceptions import RedisError
+
+from ccs_broker.ledger.faults import is_transient
+from ccs_workers.publish.patience import GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Patience
+
+__all__ = ["PATIENT_PUBLISHING", "ChordBackend", "backend_url"]
+
+logger = logging.getLogger(__name__)
+
+#: How a worker sends what follows a job: for as long as it waits for the server with anything else.
+PATIENT_PUBLISHING: Final = {
+    "max_retries": int(GIVE_UP_AFTER_S / LONGEST_PAUSE_S),
+    "interval_start": 0,
+    "interval_step": 0.1,
+    "interval_max": LONGEST_PAUSE_S,
+    # A server that is full, read-only or loading answers with errors that Celery takes for final.
+    "retry_errors": (RedisError, OSError),
+}
+_DONE: Final = b"done"
+
+
+def backend_url(url: str) -> str:
+    """The setting that makes a worker report to a server through this backend."""
+    return f"{__name__}:ChordBackend+{url}" if url.startswith("redis") else url
+
+
+class ChordBackend(RedisBackend):
+    """Returns from a chord's part only when nothing is left to be done that this part made possible."""
+
+    def on_chord_part_return(self, request: Any, state: Any, result: Any, *args: Any, **kwargs: Any) -> None:
+        """Count a part; send the body with the last one. Repeated until it is known to have been done."""
+        patience = Patience()
+        while True:
+            try:
+                super().on_chord_part_return(request, state, result, *args, **kwargs)
+                if not request.group or not self._is_claimed(request.group):
+                    return
+            except (RedisError, OSError) as error:
+                if not is_transient(error):
+                    raise
+            if not patience.wait():
+                # What follows the part isn't marked as done: another worker does it.
+                raise TimeoutError("a chord's claim stayed with somebody else, or the server away")
+
+    def _is_claimed(self, group: str) -> bool:
+        """Whether somebody, who may be dead, is about to send the body."""
+        claim = self.client.get(self.get_key_for_group(group, ".c"))
+        return claim is not None and claim != _DONE
+
+    def _chord_publish_claim_expires(self, initial_expires: int, callback: Any) -> int:
+        """Not prolonged by the patience with which a body is sent: the next one to claim must not wait for that."""
+        return initial_expires
