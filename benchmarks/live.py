@@ -46,7 +46,7 @@ ROWS: Final = 4000
 COMPRESS: Final = 1.0
 #: Largest difference of a median or a 90th percentile from the simulator's, as a share of it.
 BAR: Final = 0.15
-TRACE: Final = Path("../shared/traces/mixed_seed7.csv")
+TRACE: Final = Path(__file__).parent / "traces" / "mixed_seed7.csv"
 _RATE_HZ: Final = 16_000
 _MODELS: Final = """
 [models.sim]

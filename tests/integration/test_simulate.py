@@ -249,10 +249,11 @@ def test_without_matplotlib_the_command_says_what_to_install(mixed_trace, tmp_pa
     assert "pip install 'ccs-workers[plots]'" in run.stderr
 
 
-def test_the_commands_of_the_docs_run_as_they_stand(mixed_trace, tmp_path):
+def test_the_commands_of_the_docs_run_as_they_stand(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
     text = (ROOT / "docs" / "scheduling.md").read_text(encoding="utf-8")
     commands = [line.split() for line in text.splitlines() if line.startswith("    ccs simulate ")]
     assert len(commands) >= 4
     for _, _, *arguments in commands:
-        own = {"mixed_seed7.csv": mixed_trace, "4000": 12, "plots": tmp_path, "0.9,1.5": 0.9}
+        own = {"4000": 12, "plots": tmp_path, "0.9,1.5": 0.9}
         simulate(*(own.get(argument, argument) for argument in arguments))

@@ -16,7 +16,7 @@ from ccs_broker.simulate.device import Device
 from ccs_broker.simulate.model import REFERENCE
 
 TRUE = Coefficients((50_000.0, 12.0, 9_000.0, 40_000.0, 0.3))
-TRACE = Path(__file__).parents[3] / "shared" / "traces" / "mixed_seed7.csv"
+TRACE = Path(__file__).parents[2] / "benchmarks" / "traces" / "mixed_seed7.csv"
 
 
 def sizes_of(rng: random.Random) -> tuple[float, ...]:
@@ -201,7 +201,6 @@ def test_a_sample_counts_as_no_further_off_than_the_most():
     assert far.sums == Statistics().add(sizes, 1e5 * MOST_OFF, 1e5).sums
 
 
-@pytest.mark.skipif(not TRACE.is_file(), reason="the public traces aren't beside this checkout")
 def test_service_times_of_the_public_trace_are_met():
     """After 200 jobs of each modality on the shared reference device, the median error of the next ones is small."""
     with TRACE.open() as file:
