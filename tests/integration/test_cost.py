@@ -51,11 +51,12 @@ def test_the_200th_job_costs_what_the_10th_did(
     assert costs[9] == costs[199] == Traffic(commands=once, trips=once)
     assert costs == [costs[9]] * JOBS
     assert client_tap.traffic().trips["publish"] == client_tap.traffic().commands["publish"] == JOBS
-    # What the scripts call inside doesn't grow either.
+    # What the scripts call inside doesn't grow either; once there is an estimate of such jobs, publishing reads it.
     for script in ("publish", "claim", "append", "finish"):
         calls = monitor.inside[script]
         assert len(calls) == JOBS
-        assert max(calls[JOBS // 2 :]) <= max(calls[: JOBS // 2]), (script, calls)
+        learnt = int(script == "publish")
+        assert max(calls[JOBS // 2 :]) <= max(calls[: JOBS // 2]) + learnt, (script, calls)
 
 
 def test_a_step_costs_one_round_trip(redis_server: EmbeddedServer, redis_url: str, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import redis
 
 from ccs_broker import Client
 from ccs_broker.ledger import Ledger
+from tests.claiming import Desk
 from tests.helpers import wait_until
 from tests.workers import RunningWorker, simulated_models, worker
 
@@ -188,3 +189,13 @@ def test_a_job_whose_workers_are_lost_time_and_again_is_quarantined(
                 "WORKER_LOST",
             )
             assert client.submit("text", prompt="next", max_new_tokens=1).result(timeout=10).ok
+
+
+def test_leases_begin_anew_where_nobody_has_ever_swept(redis_url: str) -> None:
+    """The first sweep of all can't know how long nobody could renew; it takes no job from a living worker."""
+    with Desk(redis_url, lease_s=2.0) as desk:
+        desk.publish("job")
+        desk.claim()
+        desk.go(10)
+        assert desk.ledger.sweep().requeued == 0
+        assert desk.ledger.renew([("job", 1)]) == ["ok"]

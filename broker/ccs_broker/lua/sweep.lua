@@ -24,7 +24,8 @@ local expected = redis.call('GET', KEYS[3])
 redis.call('SET', KEYS[3], whole(now_ms + tonumber(ARGV[7])), 'EX', 86400)
 if not expected or tonumber(expected) < now_ms then
   local full = now_ms + tonumber(ARGV[8])
-  local away = expected and now_ms - (tonumber(expected) - tonumber(ARGV[7])) or tonumber(ARGV[8])
+  -- Where nobody has ever swept, nobody knows: then they begin anew.
+  local away = expected and now_ms - (tonumber(expected) - tonumber(ARGV[7])) or math.huge
   local entries = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', whole(full), 'WITHSCORES', 'LIMIT', 0, 10 * limit)
   for i = 1, #entries, 2 do
     local key = 'ccs:job:' .. string.match(entries[i], '^(.*)|%d+$')
