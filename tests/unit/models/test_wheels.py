@@ -134,8 +134,10 @@ def test_folders_that_go_while_wheels_are_counted_are_passed_over(tmp_path):
 
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(unpack_and_remove)
-        sizes = [_bytes_of_wheels(tmp_path) for _ in range(1000)]
-        stop.set()
+        try:
+            sizes = [_bytes_of_wheels(tmp_path) for _ in range(1000)]
+        finally:
+            stop.set()
         working.result()
     assert all(size % 5 == 0 for size in sizes)
     assert max(sizes) > 0
