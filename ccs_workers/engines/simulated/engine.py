@@ -14,10 +14,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from ccs_broker.contract import Usage
-from ccs_broker.errors import ContextTooLongError, EngineError
+from ccs_broker.errors import EngineError
 from ccs_workers.engines.faults import as_engine_error
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Failed, Progress, Resume
 from ccs_workers.engines.simulated.faults import Faults
+from ccs_workers.engines.simulated.limits import check_context, engine_info
 from ccs_workers.engines.simulated.options import SimulatedOptions
 from ccs_workers.engines.simulated.words import audio_seconds, digest_of, piece_at, text_of
 
@@ -78,24 +79,11 @@ class SimulatedEngine:
         """Take the stated time to load."""
         time.sleep(self._options.load_seconds)
         threading.Thread(target=self._work, name="ccs-simulated", daemon=True).start()
-        return EngineInfo(
-            alias=self._spec.alias,
-            modality=self._spec.modality,
-            device="simulated",
-            dtype="none",
-            weights_bytes=self._options.weights_bytes,
-            load_s=self._options.load_seconds,
-            context_tokens=self._options.context_tokens,
-        )
+        return engine_info(self._spec, self._options)
 
     def start(self, job: EngineJob) -> None:
         """Take a job."""
-        prompt_tokens, context_tokens = len(job.prompt.split()), self._options.context_tokens
-        if prompt_tokens + job.sampling.max_new_tokens > context_tokens:
-            raise ContextTooLongError(
-                f"{prompt_tokens} prompt tokens and {job.sampling.max_new_tokens} new ones exceed the "
-                f"context of {context_tokens} tokens"
-            )
+        check_context(job, self._options)
         earlier = job.resume or Resume(text="")
         parts, tokens = len(earlier.progress), len(earlier.token_ids)
         self._faults.on_start(job.prompt, tokens)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ccs_broker.contract import Usage
-from ccs_broker.errors import ConfigurationError, ContextTooLongError, EngineError
+from ccs_broker.errors import ConfigurationError, EngineError
 from ccs_broker.simulate.device import Device, Run
 from ccs_broker.simulate.model import DeviceModel
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Resume
+from ccs_workers.engines.simulated.limits import check_context, engine_info
 from ccs_workers.engines.simulated.options import SimulatedOptions
 from ccs_workers.engines.simulated.words import audio_seconds, digest_of, piece_at, text_of
 
@@ -67,24 +68,11 @@ class ReferenceEngine:
         """Take the stated time to load."""
         time.sleep(self._options.load_seconds)
         threading.Thread(target=self._work, name="ccs-reference", daemon=True).start()
-        return EngineInfo(
-            alias=self._spec.alias,
-            modality=self._spec.modality,
-            device="simulated",
-            dtype="none",
-            weights_bytes=self._options.weights_bytes,
-            load_s=self._options.load_seconds,
-            context_tokens=self._options.context_tokens,
-        )
+        return engine_info(self._spec, self._options)
 
     def start(self, job: EngineJob) -> None:
         """Take a job; the device's next iteration knows it."""
-        prompt_tokens, context_tokens = len(job.prompt.split()), self._options.context_tokens
-        if prompt_tokens + job.sampling.max_new_tokens > context_tokens:
-            raise ContextTooLongError(
-                f"{prompt_tokens} prompt tokens and {job.sampling.max_new_tokens} new ones exceed the "
-                f"context of {context_tokens} tokens"
-            )
+        check_context(job, self._options)
         earlier = job.resume or Resume(text="")
         done = len(earlier.token_ids)
         if earlier.token_ids != tuple(range(done)) or earlier.text != text_of(digest_of(job), done):

@@ -1,0 +1,42 @@
+"""What both simulated engines say of themselves, and which jobs are too long for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ccs_broker.errors import ContextTooLongError
+from ccs_workers.engines.protocol import EngineInfo
+
+if TYPE_CHECKING:
+    from ccs_workers.engines.protocol import EngineJob
+    from ccs_workers.engines.simulated.options import SimulatedOptions
+    from ccs_workers.models.spec import ModelSpec
+
+__all__ = ["check_context", "engine_info"]
+
+
+def engine_info(spec: ModelSpec, options: SimulatedOptions) -> EngineInfo:
+    """What a loaded simulated engine tells of itself."""
+    return EngineInfo(
+        alias=spec.alias,
+        modality=spec.modality,
+        device="simulated",
+        dtype="none",
+        weights_bytes=options.weights_bytes,
+        load_s=options.load_seconds,
+        context_tokens=options.context_tokens,
+    )
+
+
+def check_context(job: EngineJob, options: SimulatedOptions) -> None:
+    """Refuse a job that is too long.
+
+    Raises:
+        ContextTooLongError: prompt and answer together exceed the context.
+    """
+    prompt_tokens = len(job.prompt.split())
+    if prompt_tokens + job.sampling.max_new_tokens > options.context_tokens:
+        raise ContextTooLongError(
+            f"{prompt_tokens} prompt tokens and {job.sampling.max_new_tokens} new ones exceed the "
+            f"context of {options.context_tokens} tokens"
+        )
