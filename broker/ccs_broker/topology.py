@@ -27,6 +27,7 @@ Key map (``<id>`` job id, ``<q>`` queue name, ``<sha>`` SHA-256 of a medium):
 | ``ccs:expiry`` | zset | id by deadline or lifetime, ms | emptied by outcomes and sweeps |
 | ``ccs:running`` | zset | ``id|attempt`` by end of lease, ms | emptied by acks and sweeps |
 | ``ccs:swept`` | string | time by which the next sweep is expected, ms | TTL |
+| ``ccs:missing`` | hash | queue: since when at least how many tickets are missing, ``ms count`` | sweeps, TTL |
 | ``<q>:1`` | list | one ticket per waiting job | emptied by claims |
 | ``ccs:models:<modality>`` | zset | model alias by time it counts as served, ms | TTL |
 | ``ccs:workers`` | zset | worker name by time it counts as alive, ms | TTL |
@@ -81,6 +82,7 @@ WAKE: Final = "ccs:wake:"
 EXPIRY: Final = "ccs:expiry"
 RUNNING: Final = "ccs:running"
 SWEPT: Final = "ccs:swept"
+MISSING: Final = "ccs:missing"
 WORKERS: Final = "ccs:workers"
 DEAD: Final = "ccs:dead"
 CONTROL: Final = "ccs:control"

@@ -36,6 +36,8 @@ Argument = str | int | bytes
 _BIRTH_TTL_S = int(MAX_LIFETIME_S) + 24 * 3600
 #: A sweep that comes later than this many intervals after the last one, of whatever worker, follows an outage.
 _LATE_SWEEP = 1.5
+#: Intervals between sweeps for which a ticket must be missing at each of them to count as lost.
+_MISSING_SWEEPS = 0.5
 #: Seconds for which what was learnt about a kind of job stays, should none of it come.
 _LEARNT_TTL_S = 30 * 24 * 3600
 #: Longest reply of a claim that gave no job: why, and four facts about the best job that lacked memory.
@@ -291,9 +293,11 @@ class LedgerCalls:
         """What time brings about."""
         args: tuple[Argument, ...] = (
             self._settings.sweep_limit, topology.TICKET, *self._ttl, self._settings.most_losses,
-            int(_LATE_SWEEP * self._settings.sweep_s * 1000), int(self._settings.lease_s * 1000), *queues,
+            int(_LATE_SWEEP * self._settings.sweep_s * 1000), int(self._settings.lease_s * 1000),
+            int(_MISSING_SWEEPS * self._settings.sweep_s * 1000), *queues,
         )  # fmt: skip
-        return Call(self._script("sweep"), (topology.RUNNING, topology.EXPIRY, topology.SWEPT), args)
+        keys = (topology.RUNNING, topology.EXPIRY, topology.SWEPT, topology.MISSING)
+        return Call(self._script("sweep"), keys, args)
 
     @staticmethod
     def read_sweep(reply: object) -> SweepReport:

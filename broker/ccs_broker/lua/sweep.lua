@@ -2,17 +2,18 @@
 -- Sweep: what time brings about. Any worker may run it, any number at once; it looks at a bounded number of ids.
 -- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_queue
 --
--- KEYS[1] ccs:running   KEYS[2] ccs:expiry   KEYS[3] ccs:swept
+-- KEYS[1] ccs:running   KEYS[2] ccs:expiry   KEYS[3] ccs:swept   KEYS[4] ccs:missing
 -- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
 -- ARGV[6] losses after which a job is quarantined   ARGV[7] ms within which the next sweep is expected
--- ARGV[8] lease ms   ARGV[9..] queues whose tickets are counted
+-- ARGV[8] lease ms   ARGV[9] ms for which tickets must be missing   ARGV[10..] queues whose tickets are counted
 -- 0. a sweep later than expected: nobody reached the server, so nobody could renew either; every lease is prolonged by
 --    the time since the last sweep, to what was left of it then, but at most three times in a row without a renewal in
 --    between, lest slow sweeps keep a dead worker's job for ever
 -- 1. leases that ran out: their jobs wait again, at their old place, to be continued by the next attempt; one that
 --    lost its worker too often is quarantined
--- 2. delays that are over  3. deadlines and lifetimes of waiting jobs  4. tickets lost in a crash, and
---    those given twice: between scripts there is exactly one per waiting job, or fewer while some are being answered
+-- 2. delays that are over  3. deadlines and lifetimes of waiting jobs
+-- 4. tickets lost in a crash: between scripts there is exactly one per waiting job, or fewer while some are between
+--    their pop and their claim, so only as many are lost as were missing at every sweep for a while
 -- 5. what is counted of waiting and running jobs: without any, it begins anew
 -- Returns {requeued, lost, promoted, expired, tickets}
 local limit, ticket = tonumber(ARGV[1]), ARGV[2]
@@ -83,15 +84,28 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 
 end
 
 local waiting = 0
-for q = 9, #ARGV do
+for q = 10, #ARGV do
   local in_queue = redis.call('ZCARD', 'ccs:waiting:' .. ARGV[q])
   waiting = waiting + in_queue
   local missing = in_queue - redis.call('LLEN', ARGV[q] .. ':1')
-  for _ = 1, math.min(missing, limit) do
-    redis.call('LPUSH', ARGV[q] .. ':1', ticket)
-    tickets = tickets + 1
+  local before = redis.call('HGET', KEYS[4], ARGV[q])
+  if missing <= 0 then
+    if before then redis.call('HDEL', KEYS[4], ARGV[q]) end
+    if missing < 0 then redis.call('LREM', ARGV[q] .. ':1', -missing, ticket) end
+  else
+    local since, least = string.match(before or '', '^(%d+) (%d+)$')
+    since, least = tonumber(since or now_ms), math.min(missing, tonumber(least or missing))
+    if now_ms - since < tonumber(ARGV[9]) then
+      redis.call('HSET', KEYS[4], ARGV[q], whole(since) .. ' ' .. whole(least))
+      redis.call('EXPIRE', KEYS[4], 86400)
+    else
+      redis.call('HDEL', KEYS[4], ARGV[q])
+      for _ = 1, math.min(least, limit) do
+        redis.call('LPUSH', ARGV[q] .. ':1', ticket)
+        tickets = tickets + 1
+      end
+    end
   end
-  if missing < 0 then redis.call('LREM', ARGV[q] .. ':1', -missing, ticket) end
 end
 
 redis.call('ZREMRANGEBYSCORE', 'ccs:share:f', '-inf', redis.call('HGET', 'ccs:share', 'v') or '0')
