@@ -8,10 +8,15 @@ the server is away for a second. A body sent twice is one job here, since its id
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+from functools import cached_property
 from typing import Any, Final
 
-from celery.backends.redis import RedisBackend
-from redis.exceptions import RedisError
+from celery.backends.redis import CHORD_CLEANUP_LUA, RedisBackend
+from kombu.exceptions import OperationalError
+from redis import StrictRedis
+from redis.exceptions import ConnectionError, RedisError
 
 from ccs_broker.ledger.faults import is_transient
 from ccs_workers.publish.patience import GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Patience
@@ -30,6 +35,26 @@ PATIENT_PUBLISHING: Final = {
     "retry_errors": (RedisError, OSError),
 }
 _DONE: Final = b"done"
+#: Says of this thread that it was interrupted in a join: Celery would now clear the chord away.
+_interrupted = threading.local()
+
+
+def _check_interruption() -> None:
+    if getattr(_interrupted, "by", None) is not None:
+        raise ConnectionError("a chord's join was interrupted; it is to be repeated")
+
+
+class ChordClient(StrictRedis):
+    """Clears no chord away whose join was interrupted by an outage."""
+
+    def delete(self, *names: Any) -> Any:
+        """Delete keys, unless they are needed again.
+
+        Raises:
+            ConnectionError: a join was interrupted in this thread.
+        """
+        _check_interruption()
+        return super().delete(*names)
 
 
 def backend_url(url: str) -> str:
@@ -44,6 +69,7 @@ class ChordBackend(RedisBackend):
         """Count a part; send the body with the last one. Repeated until it is known to have been done."""
         patience = Patience()
         while True:
+            _interrupted.by = None
             try:
                 super().on_chord_part_return(request, state, result, *args, **kwargs)
                 if not request.group or not self._is_claimed(request.group):
@@ -51,9 +77,36 @@ class ChordBackend(RedisBackend):
             except (RedisError, OSError) as error:
                 if not is_transient(error):
                     raise
+            finally:
+                _interrupted.by = None
             if not patience.wait():
                 # What follows the part isn't marked as done: another worker does it.
                 raise TimeoutError("a chord's claim stayed with somebody else, or the server away")
+
+    def chord_error_from_stack(self, callback: Any, exc: Any = None) -> Any:
+        """Fail a chord, but not for an outage.
+
+        Raises:
+            ConnectionError: the server was away for a moment; the chord is as it was.
+        """
+        cause = sys.exc_info()[1]
+        if cause is not None and (isinstance(cause, OperationalError) or is_transient(cause)):
+            _interrupted.by = cause
+            _check_interruption()
+        return super().chord_error_from_stack(callback, exc)
+
+    @property
+    def _chord_cleanup_script(self) -> Any:
+        """The script that clears a chord away after its body was sent."""
+        _check_interruption()
+        return self._clean_up
+
+    @cached_property
+    def _clean_up(self) -> Any:
+        return self.client.register_script(CHORD_CLEANUP_LUA)
+
+    def _get_client(self) -> type[StrictRedis]:
+        return ChordClient
 
     def _is_claimed(self, group: str) -> bool:
         """Whether somebody, who may be dead, is about to send the body."""
