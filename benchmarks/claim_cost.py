@@ -20,7 +20,7 @@ from benchmarks.report import Figure, percentile, show
 from ccs_broker import topology
 from ccs_broker.contract import QosClass
 from ccs_broker.contract.outcome import OutcomeState
-from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, Room, Sizes
+from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, Need, Pool, Room, Sizes
 from ccs_broker.priority import Work, urgency
 from ccs_broker.server import EmbeddedServer
 
@@ -35,8 +35,10 @@ MOST_GROWTH: Final = 1.5
 _CHUNK: Final = 2_000
 #: About what a job of a short prompt comes to.
 _PAYLOAD: Final = b"x" * 320
-_NEED: Final = {(queue, model): (1e6, 10.0, 1e3, 0.0, 0.0) for queue in QUEUES for model in MODELS}
-_ROOM: Final = Room(free_bytes=10**9, total_bytes=10**9, need=_NEED)
+_NEED: Final = {
+    (queue, model): Need(coefficients=(1e6, 10.0, 1e3, 0.0, 0.0)) for queue in QUEUES for model in MODELS
+}
+_ROOM: Final = Room(pools=(Pool(free_bytes=10**9, total_bytes=10**9),), need=_NEED)
 
 
 def entries(number: int, pick: random.Random) -> Iterator[Entry]:

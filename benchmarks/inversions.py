@@ -25,7 +25,7 @@ from benchmarks.report import Figure, show
 from ccs_broker import topology
 from ccs_broker.contract import QosClass
 from ccs_broker.contract.outcome import OutcomeState
-from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, NotClaimed, Room, Sizes
+from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, Need, NotClaimed, Pool, Room, Sizes
 from ccs_broker.policy import BALANCED
 from ccs_broker.priority import Work, urgency
 from ccs_broker.server import EmbeddedServer
@@ -42,7 +42,9 @@ MODELS: Final = ("", "a", "b", "c")
 OFFERS: Final = (("a", "b"), ("b", "c"), ("a", "c"), ("a", "b", "c"))
 #: Jobs that a worker holds at once; what it holds is its memory in use.
 HELD: Final = 6
-NEED: Final = {(queue, model): (0.0, 0.0, 0.0, 0.0, 1.0) for queue in QUEUES for model in MODELS}
+NEED: Final = {
+    (queue, model): Need(coefficients=(0.0, 0.0, 0.0, 0.0, 1.0)) for queue in QUEUES for model in MODELS
+}
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ class Field:
                 free = MEMORY - sum(self.jobs[claim.id].memory for claim in held)
                 claim = self._claim(ledger, ClaimWish(
                     popped=queue, queues=QUEUES, worker=f"w{number}", models=models,
-                    room=Room(free_bytes=free, total_bytes=MEMORY, need=NEED),
+                    room=Room(pools=(Pool(free_bytes=free, total_bytes=MEMORY),), need=NEED),
                 ))  # fmt: skip
                 if claim is not None:
                     held.append(claim)
@@ -162,7 +164,7 @@ class Field:
             self.jobs[claim.id].until = sent
             self.taken.append(
                 Taken(job=claim.id, sent=sent, answered=answered, models=wish.models,
-                      free=wish.room.free_bytes, score=claim.score, floor=claim.floor)
+                      free=wish.room.pools[0].free_bytes, score=claim.score, floor=claim.floor)
             )  # fmt: skip
             if len(self.taken) >= CLAIMS:
                 self.done.set()
@@ -237,7 +239,9 @@ def _is_better(seen: Seen, claim: Taken, slack: float) -> bool:
     if score >= claim.score or seen.model not in ("", *claim.models):
         return False
     rank = 4 if relegated else seen.rank
-    return seen.memory <= claim.free - round((1 - BALANCED.headroom[rank]) * MEMORY)
+    kept = round((1 - BALANCED.headroom[rank]) * MEMORY)
+    # One that is larger than its class's share may have all that is free.
+    return seen.memory <= claim.free - (kept if seen.memory <= MEMORY - kept else 0)
 
 
 def main() -> bool:

@@ -17,7 +17,7 @@ from redis import Redis
 from ccs_broker import topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 #: Seconds that a worker has to be ready, models loaded, and to end after SIGTERM.
@@ -82,15 +82,24 @@ def running(
 
 
 @contextmanager
-def ccs_worker(url: str, models: Path, slots: int, *options: str) -> Iterator[str]:
-    """``ccs worker``, consuming; its node name. It logs its errors beside the model file.
+def ccs_worker(
+    url: str,
+    models: Path,
+    slots: int,
+    *options: str,
+    inside: Callable[[list[str]], list[str]] = list,
+    log_folder: Path | None = None,
+) -> Iterator[str]:
+    """``ccs worker``, consuming; its node name. It logs its errors beside the model file, or in ``log_folder``.
+
+    ``inside`` may wrap its command line.
 
     Raises:
         RuntimeError: it ended, or wasn't ready in time; the last lines of its log.
     """
     name = f"bench-{uuid.uuid4().hex[:8]}"
-    log = models.parent / f"{name}.log"
-    command = worker_command(url, models, slots, name, "--log-level", "error", *options)
+    log = (log_folder or models.parent) / f"{name}.log"
+    command = inside(worker_command(url, models, slots, name, "--log-level", "error", *options))
     with running(command, log) as process, Redis.from_url(url) as redis:
         deadline = time.monotonic() + _READY_LIMIT_S
         while not ((report := redis.get(report_key(node_of(name)))) and says_ready(report)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,11 +25,15 @@ STALL_VARIABLE: Final = "CCS_STALL_S"
 EVICTION_VARIABLE: Final = "CCS_ALLOW_EVICTION"
 ALLOCATION_VARIABLE: Final = "CCS_ALLOCATION"
 FLOORS_VARIABLE: Final = "CCS_FLOORS"
+MEMORY_VARIABLE: Final = "CCS_MEMORY"
 
 ALLOCATIONS: Final = ("dynamic", "static")
 DEFAULT_SLOTS: Final = 16
 MAX_SLOTS: Final = 4096
 DEFAULT_STALL_S: Final = 30.0
+DEFAULT_UNLOAD_IDLE_S: Final = 600.0
+_WHOLE_PERCENT: Final = 100.0
+_MOST_MEMORY_BYTES: Final = 2**50
 #: Bounds of every time that can be set, in seconds.
 SHORTEST_S: Final = 0.1
 LONGEST_S: Final = 3600.0
@@ -43,6 +48,18 @@ class SlotPlan:
 
     def __str__(self) -> str:
         return shown_parts(self.parts) or str(self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryWish:
+    """How much of a device's memory a worker may use."""
+
+    #: None: the share counts.
+    limit_bytes: int | None = None
+    share: float = 0.9
+
+    def __str__(self) -> str:
+        return f"{self.share:.0%}" if self.limit_bytes is None else f"{self.limit_bytes}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +79,10 @@ class WorkerSettings:
     floors: Mapping[Modality, int] = field(default_factory=dict)
     #: Overrides ``device = "auto"`` of the model file; "auto" leaves the choice to the engine.
     device: str = "auto"
+    #: Memory of the device for engines and jobs together: so many bytes, or a share of what it has.
+    memory: MemoryWish = field(default_factory=lambda: MemoryWish())
+    #: Seconds after which a model that isn't a default is unloaded if nobody uses it.
+    unload_idle_s: float = DEFAULT_UNLOAD_IDLE_S
     allocation: str = "dynamic"
     #: None: a name that is unique by construction.
     name: str | None = None
@@ -124,6 +145,26 @@ def parse_parts(text: str, name: str) -> dict[Modality, int]:
     if not parts or sum(parts.values()) > MAX_SLOTS:
         raise ConfigurationError(f"{name} must add up to a number from 1 to {MAX_SLOTS}; got {text!r}")
     return parts
+
+
+def parse_memory(text: str) -> MemoryWish:
+    """Read an amount of memory (``8GiB``, ``500MB``, plain bytes) or a share of the device's (``80%``).
+
+    Raises:
+        ConfigurationError: it is neither, or the share isn't above 0 and at most 100%.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(%|[kMGT]?i?B?)", text.strip(), re.ASCII)
+    number, unit = (float(found[1]), found[2]) if found else (0.0, "")
+    if found and unit == "%" and 0 < number <= _WHOLE_PERCENT:
+        return MemoryWish(share=number / _WHOLE_PERCENT)
+    if found and unit != "%" and 1 <= number * _unit_bytes(unit) <= _MOST_MEMORY_BYTES:
+        return MemoryWish(limit_bytes=int(number * _unit_bytes(unit)))
+    raise ConfigurationError(f"memory must be an amount such as 8GiB or a share such as 80%, not {text!r}")
+
+
+def _unit_bytes(unit: str) -> int:
+    base = 1024 if "i" in unit else 1000
+    return int(base ** (" kMGT".index(unit[0]) if unit and unit[0] in "kMGT" else 0))
 
 
 def shown_parts(parts: Mapping[Modality, int]) -> str:
@@ -209,6 +250,7 @@ def worker_settings_from_environment(environ: Mapping[str, str] | None = None) -
         slot_parts=slots.parts,
         floors=parse_parts(floors, FLOORS_VARIABLE) if floors else {},
         allocation=_allocation(found.get(ALLOCATION_VARIABLE) or ALLOCATIONS[0]),
+        memory=parse_memory(memory) if (memory := found.get(MEMORY_VARIABLE)) else MemoryWish(),
         drain_s=_seconds(drain, DRAIN_VARIABLE) if (drain := found.get(DRAIN_VARIABLE)) else 0.0,
         stall_s=stall_seconds(found),
         allow_eviction=allows_eviction(found),

@@ -9,7 +9,7 @@ import redis
 from ccs_broker import topology
 from ccs_broker.contract import Overload, QosClass
 from ccs_broker.contract.outcome import OutcomeState
-from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, NotClaimed, Room, Sizes
+from ccs_broker.ledger import Claim, ClaimWish, Ending, Entry, Ledger, Need, NotClaimed, Pool, Room, Sizes
 from ccs_broker.policy import POLICIES
 from ccs_broker.priority import Work, urgency
 from ccs_broker.scripts import virtual_time_scripts
@@ -100,6 +100,6 @@ class Desk:
 
 def room(free: int, total: int = 1000) -> Room:
     """Memory of which jobs need their ``media_bytes``."""
-    need = (0.0, 0.0, 0.0, 0.0, 1.0)
+    need = Need(coefficients=(0.0, 0.0, 0.0, 0.0, 1.0))
     queues = {(queue, model): need for queue in topology.QUEUES for model in ("", "a", "b")}
-    return Room(free_bytes=free, total_bytes=total, need=queues)
+    return Room(pools=(Pool(free_bytes=free, total_bytes=total),), need=queues)

@@ -11,7 +11,7 @@ import soundfile
 from PIL import Image, ImageDraw, ImageFont
 
 from ccs_broker.contract import Sampling
-from ccs_workers.engines.protocol import Delta, Done, EngineJob, Failed, Progress
+from ccs_workers.engines.protocol import Delta, Done, EngineJob, Failed, Progress, Sized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,16 +73,22 @@ def vision_job(key: str, *images: bytes) -> EngineJob:
 
 
 class Outputs:
-    """Takes what an engine emits and waits for the ends of jobs."""
+    """Takes what an engine emits and waits for the ends of jobs; sizes come before all else and are kept apart."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, EngineOutput]] = []
+        self.sizes: dict[str, int] = {}
         #: Called with key and output in the engine's thread, after the output has been taken.
         self.hook = lambda key, output: None
         self._changed = threading.Condition()
 
     def emit(self, key: str, output: EngineOutput) -> None:
         with self._changed:
+            if isinstance(output, Sized):
+                assert key not in (owner for owner, _ in self.all)
+                self.sizes[key] = output.need_bytes
+                self._changed.notify_all()
+                return
             self.all.append((key, output))
             self._changed.notify_all()
         self.hook(key, output)

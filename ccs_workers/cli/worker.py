@@ -18,7 +18,9 @@ from ccs_workers.cli.model_files import home_option, models_option, prepared_mod
 from ccs_workers.settings import (
     ALLOCATIONS,
     DEFAULT_SLOTS,
+    DEFAULT_UNLOAD_IDLE_S,
     LONGEST_S,
+    parse_memory,
     parse_modalities,
     parse_parts,
     parse_slots,
@@ -29,19 +31,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ccs_broker.contract import Modality
-    from ccs_workers.settings import SlotPlan
+    from ccs_workers.settings import MemoryWish, SlotPlan
 
 __all__ = ["capacity_options", "require_models", "require_server", "worker_command"]
 
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?")
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d+)?|(GPU|MIG)-[\w/-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MOST_PORTS: Final = 65535
+_LONGEST_IDLE_S: Final = 30 * 86400.0
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def _device(_: click.Context, __: click.Parameter, value: str) -> str:
     if not _DEVICE.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is no device; write auto, cpu, mps, cuda or cuda:1")
+        raise click.BadParameter(f"{value!r} is no device; write auto, cpu, mps, cuda, cuda:1 or a UUID")
     return value
 
 
@@ -65,6 +68,13 @@ def _slots(_: click.Context, __: click.Parameter, value: str) -> SlotPlan:
         raise click.BadParameter(error.message) from None
 
 
+def _memory(_: click.Context, __: click.Parameter, value: str) -> MemoryWish:
+    try:
+        return parse_memory(value)
+    except ConfigurationError as error:
+        raise click.BadParameter(error.message) from None
+
+
 def _floors(_: click.Context, __: click.Parameter, value: str | None) -> Mapping[Modality, int]:
     try:
         return parse_parts(value, "floors") if value is not None else {}
@@ -83,7 +93,11 @@ capacity_options = with_options(
         help="Jobs running at once; with static allocation also those of each modality: text=8,vision=4.",
     ),
     click.option(
-        "--device", default="auto", show_default=True, callback=_device, help="auto, cpu, cuda or cuda:1."
+        "--device",
+        default="auto",
+        show_default=True,
+        callback=_device,
+        help="auto, cpu, cuda, cuda:1, or the UUID of a GPU or MIG instance.",
     ),
     click.option(
         "--allocation",
@@ -110,6 +124,22 @@ capacity_options = with_options(
 )
 @capacity_options
 @with_options(models_option, home_option)
+@click.option(
+    "--memory",
+    default="90%",
+    show_default=True,
+    callback=_memory,
+    metavar="SIZE | SHARE",
+    help="Most memory of the device for models and jobs together: 8GiB, or a share of what it has.",
+)
+@click.option(
+    "--unload-idle-seconds",
+    "unload_idle_s",
+    type=Real(Bounds(least=1, most=_LONGEST_IDLE_S)),
+    default=DEFAULT_UNLOAD_IDLE_S,
+    show_default=True,
+    help="Time after which a model that isn't its modality's default is unloaded if nobody uses it.",
+)
 @click.option(
     "--name", callback=_name, help="Unique in the fleet; without it, made from host and process id."
 )
@@ -166,6 +196,7 @@ def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
         "slots": slots.total,
         "slot_parts": dict(slots.parts),
         "floors": dict(options["floors"]),
+        "memory": str(options["memory"]),
     }
 
 

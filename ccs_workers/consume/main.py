@@ -35,6 +35,8 @@ def run_worker(options: WorkerOptions) -> int:
         slot_parts=options.slots.parts,
         floors=options.floors,
         device=options.device,
+        memory=options.memory,
+        unload_idle_s=options.unload_idle_s,
         allocation=options.allocation,
         name=options.name,
         drain_s=options.drain_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ccs_workers.settings import DEFAULT_SLOTS, SlotPlan
+from ccs_workers.settings import DEFAULT_SLOTS, DEFAULT_UNLOAD_IDLE_S, MemoryWish, SlotPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,8 @@ class WorkerOptions:
     modalities: tuple[str, ...] = ()
     slots: SlotPlan = field(default_factory=lambda: SlotPlan(total=DEFAULT_SLOTS))
     device: str = "auto"
+    memory: MemoryWish = field(default_factory=MemoryWish)
+    unload_idle_s: float = DEFAULT_UNLOAD_IDLE_S
     allocation: str = "dynamic"
     #: Slots of a modality that others don't take, under dynamic allocation.
     floors: Mapping[Modality, int] = field(default_factory=dict)

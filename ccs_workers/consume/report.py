@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from ccs_broker import topology
 from ccs_broker.ledger.faults import fault_word
 from ccs_workers import __version__
+from ccs_workers.consume.memory_report import memory_report
 from ccs_workers.consume.pulse import CONSUMING, Pulse, State, Verdict
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class Reporter:
             "slot_parts": dict(self._settings.slot_parts),
             "floors": dict(self._settings.floors),
             "estimates": self._estimates(),
+            "memory": memory_report(self._engines),
             "models": [
                 _model(spec, states.get(spec.alias, "declared"), loaded.get(spec.serving.alias))
                 for spec in self._models.specs

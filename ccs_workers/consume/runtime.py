@@ -9,19 +9,20 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from ccs_broker.errors import ConfigurationError, NotFoundError
+from ccs_broker.errors import ConfigurationError, NotFoundError, OutOfMemoryError
 from ccs_broker.transport import CLAIMS, WorkerProfile
 from ccs_workers.consume.health import Health
+from ccs_workers.consume.place import place_for
 from ccs_workers.consume.report import Reporter
 from ccs_workers.consume.sideline import Sideline
 from ccs_workers.executor.pool import EnginePool
+from ccs_workers.executor.residency import Residency
 from ccs_workers.executor.runner import Runner
 from ccs_workers.models.modelfile import load_model_file
 from ccs_workers.publish.publisher import Publisher
 from ccs_workers.scheduling.accounts import Accounts
 from ccs_workers.scheduling.allocation import allocation_of
 from ccs_workers.scheduling.learner import Learner
-from ccs_workers.scheduling.memory import memory_of
 
 if TYPE_CHECKING:
     from ccs_broker.ledger import Ledger
@@ -69,28 +70,44 @@ class Runtime:
         self._name = name
         self._draining = False
         publisher = Publisher(ledger)
-        self.engines = EnginePool(self.models, publisher, settings.device)
+        place = place_for(settings, self.models)
+        self.engines = EnginePool(self.models, publisher, place)
         learner = Learner(ledger)
-        self.runner = Runner(ledger, CLAIMS, self.engines, publisher, Accounts(learner), worker=name)
-        self._sideline = Sideline(ledger, learner, self.models, self.engines)
+        accounts = Accounts(learner)
+        publisher.on_away, publisher.on_back = accounts.meter.stall, accounts.meter.resume
+        self.runner = Runner(ledger, CLAIMS, self.engines, publisher, accounts, worker=name)
+        residency = Residency(
+            ledger.redis, self.models, self.engines, place.footprints, unload_idle_s=settings.unload_idle_s
+        )
+        self._sideline = Sideline(ledger, learner, self.models, self.engines, residency)
         self.reporter = Reporter(name, settings, self.models, self.engines, ledger)
         self.reporter.learner = learner
         self._health: Health | None = None
 
     def load(self) -> None:
-        """Load the default model of every modality, one after another; others load with their first job.
+        """Load the default model of every modality, one after another, as far as they fit; others when they are needed.
 
         Raises:
-            ConfigurationError: the health endpoint can't listen there, or a model can't be loaded.
+            ConfigurationError: the health endpoint can't listen there, or a model can't be loaded, or the device's
+                memory doesn't even hold the first one.
             EngineError: a model can't be loaded.
         """
         self.reporter.start()
         if self._settings.health_port is not None:
             self._health = Health(self.reporter, self._settings.health_host, self._settings.health_port)
+        loaded = 0
         for modality in self.models.modalities:
             spec = self.models.default_for(modality)
             logger.info("loading model %s (%s)", spec.alias, modality.value)
-            self.engines.get(spec)
+            try:
+                self.engines.get(spec)
+                loaded += 1
+            except OutOfMemoryError as error:
+                if not loaded:
+                    raise ConfigurationError(
+                        f"{error.message}: the device's memory doesn't hold the model; see --memory and --device"
+                    ) from error
+                logger.warning("%s: the model is loaded once jobs wait for it", error.message)
 
     def open(self) -> None:
         """Tell the transport what to claim, and the fleet that this worker is ready."""
@@ -99,8 +116,9 @@ class Runtime:
             models=tuple(spec.alias for spec in self.models.specs),
             slots=self._allocation.slots,
             rules=self._allocation,
-            memory=memory_of(self.models),
+            memory=self.engines.memory,
         )
+        self.engines.memory.on_room = CLAIMS.grown
         self._sideline.start(preempting=not self._allocation.is_static)
         self.reporter.ready(CLAIMS)
 

@@ -5,6 +5,9 @@ first) and is sent the results in the order of the ask's payloads; what it finds
 thread gathers the asks of all courses, runs those of one kind as batches, and sends every course its own
 results. So results never move from one job to another, jobs of any length take turns, and a batch that raises
 is halved until the piece that is to blame stands alone: it fails its own job only.
+
+A job that needs more memory than it was granted takes no step until it is. As one thread takes all steps, what a
+step uses and frees again counts once, not for every job; see ``_check``.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError
 from ccs_workers.engines.course import Course, Piece
-from ccs_workers.engines.faults import as_engine_error
-from ccs_workers.engines.protocol import Done, Failed
+from ccs_workers.engines.faults import as_engine_error, is_out_of_memory, release
+from ccs_workers.engines.protocol import Done, Failed, Sized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,8 +54,11 @@ class BatchEngine(ABC):
         """Load the model, then call ``_begin``."""
 
     @abstractmethod
-    def _check(self, job: EngineJob) -> None:
-        """Raise a ``CcsError`` for what can be seen from the headers of a job's media."""
+    def _check(self, job: EngineJob) -> int:
+        """Return the bytes that a job needs, by the headers of its media; raise a ``CcsError`` for what is wrong there.
+
+        That is what it holds between its steps, and by how much one of its steps exceeds those of the warm-up.
+        """
 
     @abstractmethod
     def _steps(self, course: Course) -> Steps:
@@ -75,8 +81,13 @@ class BatchEngine(ABC):
 
     def start(self, job: EngineJob) -> None:
         """Take a job; raises what its media's headers give away."""
-        self._check(job)
-        course = Course(job=job, emit=lambda output: self._send(course, output))
+        need_bytes = self._check(job)
+        course = Course(
+            job=job,
+            emit=lambda output: self._send(course, output),
+            need_bytes=need_bytes,
+            memory_bytes=job.memory_bytes,
+        )
         if course.earlier_progress:
             self._resume(course)
         course.steps = self._steps(course)
@@ -86,13 +97,24 @@ class BatchEngine(ABC):
             if job.key in self._courses:
                 raise InternalError("a job with this key is running already")
             self._courses[job.key] = course
+            # Before the thread can know of it: nothing of a job comes before its size.
+            if need_bytes or job.memory_bytes:
+                self._emit(job.key, Sized(need_bytes=need_bytes))
             self._wake.notify()
+
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Note what a job may use; one that was held goes on when that is enough."""
+        with self._wake:
+            if course := self._courses.get(key):
+                course.memory_bytes = memory_bytes
+                self._wake.notify()
 
     def cancel(self, key: str) -> None:
         """End a job before its next piece."""
         with self._wake:
             if course := self._courses.get(key):
                 course.cancelled = True
+                self._wake.notify()
 
     def close(self) -> None:
         """Stop after the step in progress; nothing is emitted from now on."""
@@ -117,17 +139,22 @@ class BatchEngine(ABC):
     def _live_count(self) -> int:
         """Jobs that run now; who asks for several payloads at once shares the largest batch with them."""
         with self._wake:
-            return len(self._courses)
+            return max(1, sum(course.may_run for course in self._courses.values()))
 
     def _work(self) -> None:
-        while courses := self._next_courses():
-            self._round(courses)
+        while self._wait():
+            # Held by nobody while the thread waits: what a job had goes with it.
+            self._round(self._next_courses())
+
+    def _wait(self) -> bool:
+        """Wait until a job can take a step; return whether the engine is still open."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._closed or any(one.may_run for one in self._courses.values()))
+            return not self._closed
 
     def _next_courses(self) -> list[Course]:
         with self._wake:
-            while not self._courses and not self._closed:
-                self._wake.wait()
-            return [] if self._closed else list(self._courses.values())
+            return [course for course in self._courses.values() if course.may_run]
 
     def _round(self, courses: list[Course]) -> None:
         for course in courses:
@@ -151,11 +178,13 @@ class BatchEngine(ABC):
         pieces = [piece for piece in pieces if not piece.course.ended and not self._closed]
         for piece, result in zip(pieces, self._isolated(kind, pieces), strict=True):
             course = piece.course
+            if course.ended:
+                continue
             if isinstance(result, CcsError):
                 self._fail(course, result)
                 continue
             course.results[piece.index] = result
-            if not course.ended and piece.index == len(course.results) - 1:
+            if piece.index == len(course.results) - 1:
                 self._advance(course, course.results)
 
     def _isolated(self, kind: str, pieces: list[Piece]) -> list[Any]:
@@ -169,8 +198,10 @@ class BatchEngine(ABC):
             return results
         except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
             logger.error("a batch of %d (%s) failed: %s", len(pieces), kind, _describe(error))
+            told = as_engine_error(error, need_bytes=pieces[0].course.need_bytes)
+            release(error)
             if len(pieces) == 1:
-                return [as_engine_error(error)]
+                return [told]
         middle = len(pieces) // 2
         return self._isolated(kind, pieces[:middle]) + self._isolated(kind, pieces[middle:])
 
@@ -190,7 +221,11 @@ class BatchEngine(ABC):
             self._fail(course, error)
         except BaseException as error:  # noqa: BLE001 - loop edge: whatever a job raises ends that job alone
             logger.error("a job's step failed: %s", _describe(error))
-            self._fail(course, InternalError(f"preparing the job raised {type(error).__name__}"))
+            told: CcsError = InternalError(f"preparing the job raised {type(error).__name__}")
+            if is_out_of_memory(error):
+                told = as_engine_error(error, need_bytes=course.need_bytes)
+            release(error)
+            self._fail(course, told)
 
     def _end_whole(self, course: Course) -> None:
         try:
@@ -210,8 +245,7 @@ class BatchEngine(ABC):
         if course.ended:
             return
         course.ended = True
-        if course.steps is not None:
-            course.steps.close()
+        course.let_go()
         with self._wake:
             self._courses.pop(course.job.key, None)
         if not self._closed:

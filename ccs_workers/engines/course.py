@@ -38,7 +38,7 @@ class Ask:
 Steps = Generator[Ask | None, Any, None]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Course:
     """One job's way through the engine; its steps keep ``usage`` and ``data`` up to date."""
 
@@ -50,10 +50,27 @@ class Course:
     text_end: int = 0
     #: Set from another thread; read between pieces, and by models that can stop within one.
     cancelled: bool = False
+    #: What the job needs, and what it may use; None: anything. Set from another thread as well.
+    need_bytes: int = 0
+    memory_bytes: int | None = None
     steps: Steps | None = None
     ask: Ask | None = None
     results: list[Any] = field(default_factory=list)
     ended: bool = False
+
+    @property
+    def may_run(self) -> bool:
+        """Whether it can take a step: it has the memory for it, or only has to end."""
+        return self.cancelled or self.memory_bytes is None or self.need_bytes <= self.memory_bytes
+
+    def let_go(self) -> None:
+        """Drop what only a running job needs."""
+        if self.steps is not None:
+            self.steps.close()
+        self.steps = self.ask = None
+        self.results = []
+        # It knows the course: without it nothing is left that only a collection would free.
+        self.emit = _to_nobody
 
     @property
     def earlier_text(self) -> str:
@@ -109,6 +126,10 @@ class Piece:
     course: Course
     index: int
     payload: Any
+
+
+def _to_nobody(output: EngineOutput) -> None:
+    del output
 
 
 def _differs(position: int) -> EngineError:

@@ -1,8 +1,8 @@
 """The pipe between worker and engine process: JSON frames, media as raw bytes behind them, never pickle.
 
 A frame is one JSON object; where it names ``blobs`` (a list of lengths), that many raw messages follow it. The
-verbs towards the engine are ``start``, ``cancel`` and ``close``; towards the worker ``ready``, ``fault``, ``out`` and
-``beat``, the sign of life.
+verbs towards the engine are ``start``, ``grant``, ``cancel`` and ``close``; towards the worker ``ready``, ``fault``,
+``out`` and ``beat``, the sign of life, which tells the process's memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from ccs_workers.engines.protocol import (
     EngineJob,
     EngineOutput,
     Failed,
+    MemoryUse,
     Progress,
     Resume,
+    Sized,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def start_frame(job: EngineJob) -> tuple[Frame, list[bytes]]:
         "images": len(job.images),
         "score": job.score,
         "floor": job.floor,
+        "memory": job.memory_bytes,
     }
     if job.resume is not None:
         frame["resume"] = [
@@ -92,7 +95,32 @@ def job_of(frame: Frame, blobs: Sequence[bytes]) -> EngineJob:
         else None,
         score=frame["score"],
         floor=frame["floor"],
+        memory_bytes=frame["memory"],
     )
+
+
+def grant_frame(key: str, memory_bytes: int) -> Frame:
+    """A job may use so many bytes from now on."""
+    return {"do": "grant", "key": key, "memory": memory_bytes}
+
+
+def beat_frame(use: MemoryUse) -> Frame:
+    """A sign of life with the process's memory."""
+    return {
+        "do": "beat",
+        "memory": {
+            "used": use.used_bytes,
+            "peak": use.peak_bytes,
+            "allocated": use.allocated_bytes,
+            "reserved": use.reserved_bytes,
+        },
+    }
+
+
+def memory_of(frame: Frame) -> MemoryUse | None:
+    """The memory that a beat tells; None where the process couldn't find out."""
+    told = frame.get("memory")
+    return told and MemoryUse(**{f"{name}_bytes": size for name, size in told.items()})
 
 
 def out_frame(outputs: Iterable[tuple[str, EngineOutput]]) -> Frame:
@@ -107,6 +135,8 @@ def outputs_of(frame: Frame) -> list[tuple[str, EngineOutput]]:
 
 def _encode(output: EngineOutput) -> tuple[str, Any]:
     match output:
+        case Sized():
+            return "m", output.need_bytes
         case Delta():
             return "d", [output.text, output.token_ids]
         case Progress():
@@ -120,6 +150,8 @@ def _encode(output: EngineOutput) -> tuple[str, Any]:
 
 def _decode(kind: str, value: Any) -> EngineOutput:
     match kind:
+        case "m":
+            return Sized(need_bytes=value)
         case "d":
             return Delta(text=value[0], token_ids=tuple(value[1]))
         case "p":
@@ -149,9 +181,13 @@ def info_frame(info: EngineInfo) -> Frame:
         "load_s": info.load_s,
         "context_tokens": info.context_tokens,
         "takes_prompt": info.takes_prompt,
+        "fixed_bytes": info.fixed_bytes,
+        "pool_bytes": info.pool_bytes,
+        "need": info.need,
     }
 
 
 def info_of(frame: Frame) -> EngineInfo:
     """Inverse of :func:`info_frame`."""
-    return EngineInfo(**{name: value for name, value in frame.items() if name != "do"})
+    told = {name: value for name, value in frame.items() if name != "do"}
+    return EngineInfo(**{**told, "need": tuple(told["need"])})

@@ -2,9 +2,10 @@
 
 An engine is built from its model spec and an ``emit`` callback, loads once, and then takes jobs without blocking.
 For each started job it emits any number of ``Delta`` and ``Progress`` outputs and then exactly one ``Done`` or
-``Failed``; nothing after that. A job with ``resume`` is continued: its outputs are those that an uninterrupted run
-would have emitted behind what ``resume`` holds, and its usage counts the whole job. ``emit`` may be called from any
-thread and never blocks for long.
+``Failed``; nothing after that. ``Sized`` may come before all of them, once: what memory the job needs, exactly. While
+that is more than it was granted, the engine holds it until ``grant``. A job with ``resume`` is continued: its outputs
+are those that an uninterrupted run would have emitted behind what ``resume`` holds, and its usage counts the whole
+job. ``emit`` may be called from any thread and never blocks for long.
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ class EngineJob:
     score: float = 0.0
     #: It was taken in order of arrival, so that nothing starves: its share isn't to be given to more urgent jobs.
     floor: bool = False
+    #: Memory granted to the job; None: memory is no bound for it.
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sized:
+    """What a job holds at most beside the engine's fixed memory, as far as its content gives away."""
+
+    need_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +104,7 @@ class Failed:
     message: str
 
 
-EngineOutput = Delta | Progress | Done | Failed
+EngineOutput = Sized | Delta | Progress | Done | Failed
 #: ``emit(key, output)``.
 Emit = Callable[[str, EngineOutput], None]
 
@@ -113,6 +123,24 @@ class EngineInfo:
     context_tokens: int | None = None
     #: Whether a job's prompt has any influence on the model's answer.
     takes_prompt: bool = True
+    #: Measured peak of the whole process after its warm-up, whatever jobs it has: libraries, weights, activations of
+    #: its largest step, and ``pool_bytes``.
+    fixed_bytes: int = 0
+    #: The part of it that is divided among jobs (a text engine's keys and values); 0: what jobs hold comes on top.
+    pool_bytes: int = 0
+    #: A job's memory as a linear estimate in bytes: of 1, characters of the prompt, new tokens, images, media bytes.
+    need: tuple[float, float, float, float, float] = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Memory of an engine process on its device: this moment's, and the highest since the last time it told."""
+
+    used_bytes: int
+    peak_bytes: int
+    #: What the device's allocator has given out, and what it keeps; on a CPU both are ``used_bytes``.
+    allocated_bytes: int
+    reserved_bytes: int
 
 
 class Engine(Protocol):
@@ -136,6 +164,9 @@ class Engine(Protocol):
 
     def cancel(self, key: str) -> None:
         """Stop a job at its next step; it ends with ``Done(finish_reason="cancelled")``. An unknown key is fine."""
+
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Let a job use so many bytes from now on; one that was held for less goes on. An unknown key is fine."""
 
     def close(self) -> None:
         """Stop working; jobs that still run end without further output."""

@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING
 from ccs_broker.errors import ConfigurationError, EngineError, EngineLostError, error_for_code
 from ccs_workers.engines import frames
 from ccs_workers.engines.host import describe
+from ccs_workers.engines.protocol import Sized
 from ccs_workers.settings import engine_environment
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from ccs_workers.engines.protocol import EngineInfo, EngineJob, EngineOutput
+    from ccs_workers.engines.protocol import EngineInfo, EngineJob, EngineOutput, MemoryUse
     from ccs_workers.models.spec import ModelSpec
 
 logger = logging.getLogger(__name__)
 
 #: Called from the handle's reader thread with the outputs of one frame, in order.
 OnOutputs = Callable[[Sequence[tuple[str, "EngineOutput"]]], None]
+#: Called from the same thread with a job's key and the bytes that it really needs.
+OnSized = Callable[[str, int], None]
 #: Called once, when the process is gone without having been closed; the text says how it ended.
 OnDeath = Callable[[str], None]
 
@@ -37,10 +40,23 @@ _CLOSE_TIMEOUT_S = 5.0
 class EngineHandle:
     """A spawned engine process: a fresh interpreter, so that no CUDA context or thread pool is inherited."""
 
-    def __init__(self, spec: ModelSpec, on_outputs: OnOutputs, on_death: OnDeath) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        on_outputs: OnOutputs,
+        on_death: OnDeath,
+        on_sized: OnSized = lambda _key, _bytes: None,
+        *,
+        visible: str = "",
+    ) -> None:
+        """``visible`` is CUDA_VISIBLE_DEVICES of the process; empty: what this one has."""
         self.spec = spec
+        self._visible = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
         self.info: EngineInfo | None = None
+        #: What the process said of its memory last.
+        self.memory: MemoryUse | None = None
         self._on_outputs = on_outputs
+        self._on_sized = on_sized
         self._on_death = on_death
         self._write = threading.Lock()
         self._closing = False
@@ -71,7 +87,7 @@ class EngineHandle:
             pass_fds=(descriptor,),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
-            env=engine_environment(_threads(self.spec)),
+            env={**engine_environment(_threads(self.spec)), **self._visible},
             # Ctrl-C in a terminal is for the worker; the engine ends when its pipe closes.
             start_new_session=True,
         )
@@ -111,6 +127,13 @@ class EngineHandle:
         frame, blobs = frames.start_frame(job)
         self._send(frame, blobs)
 
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Let a job use so much memory; a process that is gone needs none."""
+        try:
+            self._send(frames.grant_frame(key, memory_bytes), ())
+        except EngineLostError:
+            logger.debug("grant after the engine's end")
+
     def cancel(self, key: str) -> None:
         """Ask for a job to stop at its next step; a process that is gone has stopped it already."""
         try:
@@ -136,8 +159,7 @@ class EngineHandle:
                     logger.error("the engine of %s is frozen: no sign of life; replacing it", self.spec.alias)
                     self.kill()
                 frame, _ = frames.receive(pipe)
-                if frame["do"] == "out":
-                    self._on_outputs(frames.outputs_of(frame))
+                self._received(frame)
         except (EOFError, OSError):
             logger.debug("the pipe of %s has ended", self.spec.alias)
         except Exception as error:  # noqa: BLE001 - loop edge: an engine must not go on talking to nobody
@@ -148,6 +170,18 @@ class EngineHandle:
         if not self._closing:
             logger.error("the engine of %s died (%s)", self.spec.alias, how)
         self._on_death(how)
+
+    def _received(self, frame: frames.Frame) -> None:
+        match frame["do"]:
+            case "out":
+                outputs = frames.outputs_of(frame)
+                for key, output in outputs:
+                    if isinstance(output, Sized):
+                        self._on_sized(key, output.need_bytes)
+                if told := [pair for pair in outputs if not isinstance(pair[1], Sized)]:
+                    self._on_outputs(told)
+            case "beat":
+                self.memory = frames.memory_of(frame) or self.memory
 
     def _end_of_process(self) -> str:
         process = self._process

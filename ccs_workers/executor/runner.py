@@ -8,17 +8,17 @@ import time
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 from redis.exceptions import RedisError
 
 from ccs_broker.contract import Outcome, Usage
-from ccs_broker.errors import CcsError, EngineLostError, InternalError, LeaseLostError
+from ccs_broker.errors import CcsError, EngineLostError, InternalError, LeaseLostError, OutOfMemoryError
 from ccs_broker.ledger import Ending
 from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_broker.transport.message import has_links
 from ccs_workers.engines.host import describe
-from ccs_workers.engines.protocol import Done
+from ccs_workers.engines.protocol import Done, Failed
 from ccs_workers.executor.gate import Company
 from ccs_workers.executor.history import read_history
 from ccs_workers.executor.outcomes import (
@@ -59,10 +59,17 @@ STOP_GRACE_S: Final = 5.0
 CRASHES_UNTIL_WATCHED: Final = 2
 CRASHES_UNTIL_ALONE: Final = 3
 CRASHES_ALONE: Final = 3
+#: By what the expected memory of a model's jobs grows when one of them ran out of it.
+_INFLATE: Final = 1.25
 
 #: Reasons to stop after which another attempt goes on with the job, and what is said of them.
 _HANDED_BACK: Final = MappingProxyType(
-    {"drain": "the worker shuts down", "preempted": "a more urgent job needs its place"}
+    {
+        "drain": "the worker shuts down",
+        "preempted": "a more urgent job needs its place",
+        "memory": "the memory it needs isn't free",
+        "switch": "its model makes room for another one",
+    }
 )
 
 
@@ -142,6 +149,9 @@ class Runner:
         self._accounts.close(run, end)
         if run.state in _HANDED_BACK and (isinstance(end, Lost) or _is_cancelled(end)):
             self._hand_back(run)
+        if _is_out_of_memory(end):
+            reserved = self._engines.memory.reserved_bytes((run.job_id, run.attempt))
+            end = replace(end, message=f"{end.message} ({reserved or 0} bytes were reserved for it)")
         drawn = {"seed": work.seed} if job.sampling.temperature > 0 else {}
         return OutcomeMaker(run=run, worker=self._worker, model=spec.alias).of(end, drawn)
 
@@ -163,9 +173,12 @@ class Runner:
         """Run on one engine process, or on some if alone; the end, or the company in which to come again."""
         while True:
             end = self._on_engine(job, run, spec, work, turn)
-            if run.state != "ok" or not (isinstance(end, Lost) or (run.making_way and _is_cancelled(end))):
+            memory = self._lacked_memory(run, spec, end)
+            if run.state != "ok" or not (
+                memory or isinstance(end, Lost) or (run.making_way and _is_cancelled(end))
+            ):
                 return end
-            company = turn.company
+            company = Company.ALONE if memory else turn.company
             if isinstance(end, Lost):
                 verdict = self._crashed(run, end, alone=company is Company.ALONE)
                 if not isinstance(verdict, Company):
@@ -176,8 +189,19 @@ class Runner:
             self._publisher.register(run)
             if isinstance(end, Lost):
                 self._publisher.resumed(run, "the engine died")
+            elif memory:
+                self._publisher.resumed(run, "the device's memory was full")
             if not company is turn.company is Company.ALONE:
                 return company
+
+    def _lacked_memory(self, run: JobRun, spec: ModelSpec, end: AttemptEnd) -> bool:
+        """Whether a job failed for memory that was granted, for the first time: it is to be tried again, alone."""
+        if not _is_out_of_memory(end) or run.out_of_memory:
+            return False
+        run.out_of_memory = True
+        self._engines.memory.inflate(spec.serving.alias, _INFLATE)
+        logger.warning("job %s ran out of memory: it is tried again alone", run.job_id)
+        return True
 
     def _crashed(self, run: JobRun, end: Lost, *, alone: bool) -> AttemptEnd | Company:
         """Count the engine's death; the company in which the job may run again, or its end."""
@@ -195,14 +219,18 @@ class Runner:
         return Company.WATCHED if crashes >= CRASHES_UNTIL_WATCHED else Company.SHARED
 
     def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob, turn: Turn) -> AttemptEnd:
-        engine = self._engines.get(spec)
+        try:
+            engine = self._engines.get(spec)
+        except EngineLostError as error:
+            return Lost(error.message)
         self._engines.attach(engine, run)
         try:
             if run.making_way:
                 return Done(finish_reason="cancelled", usage=Usage())
             if turn.company is not Company.SHARED:
                 run.on_output(turn.prove)
-            engine.submit(replace(work, key=run.key, resume=run.resume()))
+            granted = self._engines.memory.reserved_bytes((run.job_id, run.attempt))
+            engine.submit(replace(work, key=run.key, resume=run.resume(), memory_bytes=granted))
             run.on_stop(partial(engine.cancel, run.key))
             return self._wait(job, run, engine.kill)
         except EngineLostError as error:
@@ -227,7 +255,7 @@ class Runner:
                 overrun_at = None
                 run.notice("overrun")
             # One that makes way for a more urgent job may take its time: its engine works for others too.
-            if run.state not in {"ok", "preempted"} and kill_at is None:
+            if run.state not in {"ok", "preempted", "switch"} and kill_at is None:
                 kill_at = now + STOP_GRACE_S
             if kill_at is not None and now >= kill_at:
                 logger.error(
@@ -279,6 +307,10 @@ class Runner:
                 if not patience.wait():
                     logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
                     raise LeaseLostError("the server stayed away") from error
+
+
+def _is_out_of_memory(end: AttemptEnd) -> TypeGuard[Failed]:
+    return isinstance(end, Failed) and end.code == OutOfMemoryError.code
 
 
 def _is_cancelled(end: AttemptEnd) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -17,7 +18,7 @@ from ccs_workers.engines.protocol import Done, EngineOutput, Failed
 from ccs_workers.publish.patience import Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ccs_broker.ledger import Ledger
     from ccs_workers.publish.run import JobRun
@@ -30,6 +31,10 @@ class Publisher:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        #: Told when a write finds the server away, with the monotonic time at which that write began, and once it has
+        #: been written: meanwhile engines wait, and use nothing of the device.
+        self.on_away: Callable[[float], None] = lambda _since: None
+        self.on_back: Callable[[], None] = lambda: None
         self._runs: dict[str, JobRun] = {}
         self._lock = threading.Lock()
 
@@ -67,13 +72,20 @@ class Publisher:
 
         Meanwhile the engine's pipe fills, and the engine waits: no more than that lies in memory.
         """
-        patience = Patience()
-        while steps := self._try_write(steps):
-            if not patience.wait():
-                logger.error("gave up writing events of %d jobs: the server stayed away", len(steps))
-                for run, _ in steps:
-                    run.notice("lost")
-                return
+        began = time.monotonic()
+        if not (steps := self._try_write(steps)):
+            return
+        self.on_away(began)
+        try:
+            patience = Patience()
+            while patience.wait():
+                if not (steps := self._try_write(steps)):
+                    return
+            logger.error("gave up writing events of %d jobs: the server stayed away", len(steps))
+            for run, _ in steps:
+                run.notice("lost")
+        finally:
+            self.on_back()
 
     def _try_write(
         self, steps: Sequence[tuple[JobRun, list[Append]]]

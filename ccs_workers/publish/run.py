@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 
     from ccs_broker.ledger import Claim
 
-#: Why an attempt must stop: the ledger says so, its runtime is used up, the worker shuts down, or a more urgent job
-#: needs its place.
-StopReason = Literal["ok", "lost", "cancelling", "expired", "overrun", "drain", "preempted"]
+#: Why an attempt must stop: the ledger says so, its runtime is used up, the worker shuts down, a more urgent job needs
+#: its place, the memory it turned out to need isn't there, or its model makes room for another one.
+StopReason = Literal[
+    "ok", "lost", "cancelling", "expired", "overrun", "drain", "preempted", "memory", "switch"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class JobRun:
         self.attempt: Final = claim.attempt
         #: Times an engine has given the attempt up: by its death, or because the job had to make way.
         self.rounds = 0
+        #: The device's memory didn't hold it once: it was, or is, tried again alone.
+        self.out_of_memory = False
         #: Number of the last event in the job's log.
         self.after = claim.seq
         self.had_output = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ccs_broker.ledger.entries import sizes_of
 from ccs_workers.engines.protocol import Done
@@ -23,13 +23,14 @@ class Accounts:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self._meter = DeviceMeter()
+        #: Gives out the device's time.
+        self.meter: Final = DeviceMeter()
 
     def open(self, run: JobRun) -> None:
         """An attempt begins."""
         name = _name(run)
-        self._meter.begin(name)
-        run.on_first_output(partial(self._meter.first_output, name))
+        self.meter.begin(name)
+        run.on_first_output(partial(self.meter.first_output, name))
 
     def close(self, run: JobRun, end: object = None) -> Spent:
         """An attempt is over; what it used. Closing again tells the same.
@@ -39,7 +40,7 @@ class Accounts:
             end: how it ended; an engine that knows its device time better than the worker's clock tells it there.
         """
         if run.spent is None:
-            run.spent = self._meter.end(_name(run))
+            run.spent = self.meter.end(_name(run))
             # After a change of engines only the worker has seen all of it.
             if isinstance(end, Done) and end.usage.device_s is not None and not run.rounds:
                 run.spent = Spent(device_s=max(0.0, end.usage.device_s), first_s=end.first_device_s)

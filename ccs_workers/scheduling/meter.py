@@ -24,6 +24,9 @@ class DeviceMeter:
         self._share_s = 0.0
         self._at = clock()
         self._begun: dict[str, float] = {}
+        #: Writers that wait for the server, and the engines with them; when time was last given out again.
+        self._stalled = 0
+        self._resumed_at = self._at
         self._first: dict[str, float] = {}
 
     def begin(self, key: str) -> None:
@@ -49,9 +52,26 @@ class DeviceMeter:
             first_s = self._first.pop(key, None)
         return Spent(device_s=share_s - begun_s, first_s=None if first_s is None else first_s - begun_s)
 
+    def stall(self, since: float) -> None:
+        """Nothing uses the device, and hasn't since then: an engine waits until it can hand over what it has."""
+        with self._lock:
+            now_s, now = self._advance(), self._clock()
+            if not self._stalled and self._begun:
+                # Taken back from those that are active now, which as a rule are those that got it.
+                back_s = max(0.0, now - max(since, self._resumed_at)) / len(self._begun)
+                self._share_s = max(now_s - back_s, max(self._begun.values()))
+            self._stalled += 1
+
+    def resume(self) -> None:
+        """One that waited goes on."""
+        with self._lock:
+            self._advance()
+            self._stalled -= 1
+            self._resumed_at = self._at
+
     def _advance(self) -> float:
         now = self._clock()
-        if self._begun:
+        if self._begun and not self._stalled:
             self._share_s += (now - self._at) / len(self._begun)
         self._at = now
         return self._share_s

@@ -52,6 +52,7 @@ class Newcomer:
     rank: int
     score: float
     relegated: bool = False
+    model: str = ""
     need_bytes: int = 0
 
 
@@ -59,6 +60,7 @@ class Newcomer:
 class Running:
     """A running job that could make way."""
 
+    key: tuple[str, int]
     queue: str
     rank: int
     score: float
@@ -68,7 +70,6 @@ class Running:
     #: Seconds of the device that it will take to begin again.
     restart_s: float
     preempted: int
-    need_bytes: int
     make_way: Callable[[], None]
 
 
@@ -128,11 +129,13 @@ class Preemptor:
 
     def _helps(self, job: Running, newcomer: Newcomer) -> bool:
         """Whether the newcomer could take this job's place."""
-        room = self._claims.room(newcomer.queue)
-        if room is not None:
-            free_bytes = room.free_bytes + job.need_bytes - newcomer.rank * _HEADROOM * room.total_bytes
-            if newcomer.need_bytes > free_bytes:
-                return False
+        memory = self._claims.profile.memory
+        if memory is not None and newcomer.need_bytes:
+            pool = memory.room_without(job.key, newcomer.queue, newcomer.model)
+            if pool is not None:
+                free_bytes = pool.free_bytes - newcomer.rank * _HEADROOM * pool.total_bytes
+                if newcomer.need_bytes > free_bytes:
+                    return False
         rules, busy = self._claims.profile.rules, self._claims.busy_by_queue()
         busy[job.queue] = busy.get(job.queue, 1) - 1
         return rules is None or rules.has_room(newcomer.queue, busy)
@@ -160,6 +163,7 @@ class Preemptor:
             rank=int(rank),
             score=score,
             relegated=bool(relegated),
+            model=model,
             need_bytes=0
             if memory is None
             else memory.bytes_for(queue, model, tuple(map(int, sizes.split()))),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import TopKLogitsWarper, TopPLogitsWarper
+from transformers import RepetitionPenaltyLogitsProcessor, TopKLogitsWarper, TopPLogitsWarper
 
 from ccs_broker.contract import Sampling
-from ccs_workers.engines.text.sampler import Draw, draw_token, gumbel_noise
+from ccs_workers.engines.text.sampler import Draw, draw_token, gumbel_noise, penalized
 
 pytestmark = pytest.mark.engines
 
@@ -81,3 +81,17 @@ def test_noise_is_gumbels(seed):
 
 def test_greedy_draws_nothing():
     assert Draw.of(Sampling(top_k=3), 1) is None
+
+
+@pytest.mark.parametrize("penalty", [0.1, 0.8, 1.3, 10.0])
+def test_repeated_tokens_count_as_transformers_counts_them(penalty):
+    seen = [0, 4, 4, 5, 0]
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([seen]), SCORES[None].clone())[0]
+    before = SCORES.clone()
+    assert torch.equal(penalized(SCORES, seen, penalty), expected)
+    assert torch.equal(before, SCORES)
+
+
+def test_greedy_decoding_is_drawn_only_where_repetitions_count():
+    assert Draw.of(Sampling(), 1) is None
+    assert Draw.of(Sampling(repetition_penalty=1.2), 1).repetition_penalty == 1.2

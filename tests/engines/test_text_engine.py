@@ -50,13 +50,13 @@ def room_is_free(engine: TextEngine) -> bool:
     return cache.pool.num_free_sectors == cache.num_sectors
 
 
-def generated(folder, prompt: str, count: int) -> list[int]:
-    """Greedy tokens by transformers' plain ``generate``, up to and with the end token."""
+def generated(folder, prompt: str, count: int, **how: object) -> list[int]:
+    """Tokens by transformers' plain ``generate``, greedy with nothing else said, with the end token."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = torch.tensor([tokenizer.backend_tokenizer.encode(prompt).ids])
     out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, pad_token_id=0, **how
     )
     return out[0, ids.shape[1] :].tolist()
 
@@ -97,6 +97,53 @@ def test_drawn_tokens_are_the_same_alone_and_among_eight(jobs):
     assert [jobs.ids(f"b{n}") for _, n, _ in plans] == alone
     assert jobs.run("again", PROMPTS[0], seed=0, **hows[0]) == alone[0]
     assert jobs.run("other", PROMPTS[0], seed=1, **hows[0]) != alone[0]
+
+
+@pytest.mark.parametrize("penalty", [1.3, 0.7, 10.0])
+def test_repeated_tokens_count_as_they_do_in_generate_alone_and_among_others(jobs, folder, penalty):
+    """Over prompt and answer alike; neighbors without it, or with another one, change nothing."""
+    expected = [generated(folder, prompt, 16, repetition_penalty=penalty) for prompt in PROMPTS]
+    plain = [generated(folder, prompt, 16) for prompt in PROMPTS]
+    assert expected != plain
+    how = {"repetition_penalty": penalty}
+    alone = [jobs.run(f"{penalty} alone {n}", prompt, **how) for n, prompt in enumerate(PROMPTS)]
+    assert alone == expected
+    for n, prompt in enumerate(PROMPTS[:4]):
+        jobs.start(f"{penalty} {n}", prompt, **how)
+        jobs.start(f"plain {n}", prompt)
+    assert all(isinstance(jobs.end(f"{kind} {n}"), Done) for kind in (penalty, "plain") for n in range(4))
+    assert [jobs.ids(f"{penalty} {n}") for n in range(4)] == expected[:4]
+    assert [jobs.ids(f"plain {n}") for n in range(4)] == plain[:4]
+
+
+def test_what_a_job_needs_is_its_length_in_whole_pages(jobs):
+    """Keys and values of 2 layers, 32 numbers each in llama's two heads or gpt2's four, in pages of 32 tokens."""
+    room = jobs.engine._room
+    heads = room.bytes_per_token / (2 * 2 * 8 * 4)
+    assert heads in {2, 4}
+    jobs.run("20 and 12", "x" * 20, max_new_tokens=12)
+    jobs.run("20 and 13", "x" * 20, max_new_tokens=13)
+    page_bytes = 32 * room.bytes_per_token
+    assert (jobs.sizes["20 and 12"], jobs.sizes["20 and 13"]) == (page_bytes, 2 * page_bytes)
+    info = jobs.info
+    assert info.pool_bytes == room.units * room.unit_bytes >= 1024 * room.bytes_per_token
+    assert info.fixed_bytes > info.pool_bytes + info.weights_bytes
+    assert info.need == (
+        room.bytes_per_token + page_bytes / 2,
+        room.bytes_per_token / 2,
+        room.bytes_per_token,
+        0,
+        0,
+    )
+
+
+def test_a_grant_changes_nothing_of_a_text_job(jobs):
+    alone = jobs.run("alone", "the quick brown fox")
+    jobs.start("granted", "the quick brown fox")
+    jobs.engine.grant("granted", 1)
+    jobs.engine.grant("nobody", 1)
+    jobs.end("granted")
+    assert jobs.ids("granted") == alone
 
 
 def test_the_padding_side_of_the_tokenizer_is_nobodys_business(jobs, folder):

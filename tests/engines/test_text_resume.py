@@ -16,6 +16,8 @@ WAYS = {
     "greedy": {},
     "drawn": {"temperature": 1.0, "top_k": 50, "top_p": 0.9},
     "stopped": {"stop": ("e", "\ufffd")},
+    "penalized": {"repetition_penalty": 1.5},
+    "penalized and drawn": {"repetition_penalty": 1.2, "temperature": 0.9, "top_k": 50},
 }
 
 

@@ -13,7 +13,7 @@ from transformers.models.gpt2 import GPT2LMHeadModel
 from transformers.models.llama import LlamaForCausalLM
 
 from ccs_broker.contract import Modality, Sampling
-from ccs_workers.engines.protocol import Delta, Done, EngineJob, Failed
+from ccs_workers.engines.protocol import Delta, Done, EngineJob, Failed, Sized
 from ccs_workers.models.spec import ModelSpec
 from tests.helpers import wait_until
 
@@ -74,16 +74,21 @@ def spec_of(folder: Path, **keys: object) -> ModelSpec:
 
 
 class Collector:
-    """Takes what an engine emits; one list of outputs a job."""
+    """Takes what an engine emits; one list of outputs a job, and its size apart from them."""
 
     def __init__(self) -> None:
         self.outputs: dict[str, list[EngineOutput]] = {}
+        self.sizes: dict[str, int] = {}
         self.engine: TextEngine | None = None
         #: Called with key and output within the engine's thread.
         self.hook = lambda key, output: None
         self._lock = threading.Lock()
 
     def emit(self, key: str, output: EngineOutput) -> None:
+        if isinstance(output, Sized):
+            assert key not in self.outputs
+            self.sizes[key] = output.need_bytes
+            return
         with self._lock:
             self.outputs.setdefault(key, []).append(output)
         self.hook(key, output)

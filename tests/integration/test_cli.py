@@ -70,8 +70,8 @@ def test_every_option_of_submit_arrives_in_the_job(run, tiny, tmp_path):
     run(
         "submit", "vision", "What is it?", "--image", str(image), "--image", str(other), "--model", "eye",
         "--qos", "interactive", "--deadline", "1m", "--tenant", "acme", "--max-new-tokens", "7",
-        "--temperature", "0.5", "--top-p", "0.9", "--top-k", "40", "--seed", "11", "--stop", "END",
-        "--stop", "\n\n", "--metadata", "user=ann", "--metadata", "note=a=b", "--wait",
+        "--temperature", "0.5", "--top-p", "0.9", "--top-k", "40", "--repetition-penalty", "1.2", "--seed", "11",
+        "--stop", "END", "--stop", "\n\n", "--metadata", "user=ann", "--metadata", "note=a=b", "--wait",
     )  # fmt: skip
     (job,) = tiny.jobs
     assert (job.modality, job.prompt, job.model, job.qos) == ("vision", "What is it?", "eye", "interactive")
@@ -79,7 +79,7 @@ def test_every_option_of_submit_arrives_in_the_job(run, tiny, tmp_path):
     assert (job.deadline_s, job.tenant, dict(job.metadata)) == (60.0, "acme", {"user": "ann", "note": "a=b"})
     drawn = job.sampling
     assert (drawn.max_new_tokens, drawn.temperature, drawn.top_p, drawn.top_k) == (7, 0.5, 0.9, 40)
-    assert (drawn.seed, drawn.stop) == (11, ("END", "\n\n"))
+    assert (drawn.repetition_penalty, drawn.seed, drawn.stop) == (1.2, 11, ("END", "\n\n"))
 
 
 def test_the_prompt_can_come_from_standard_input(run, tiny):

@@ -10,7 +10,10 @@ import pytest
 import redis
 
 from ccs_broker.ledger import Claim, Ledger
-from ccs_workers.executor.pool import EnginePool
+from ccs_workers.admission.footprints import Footprints
+from ccs_workers.admission.ledger import MemoryLedger
+from ccs_workers.executor.pool import EnginePool, Place
+from ccs_workers.executor.residency import lanes_of
 from ccs_workers.models.modelfile import load_model_file
 from ccs_workers.publish.publisher import Publisher
 from ccs_workers.publish.run import JobRun
@@ -28,7 +31,9 @@ def pool(request: pytest.FixtureRequest, redis_url: str, tmp_path: Path) -> Iter
     path = tmp_path / "models.toml"
     path.write_text(MODELS.format(load_s=request.param))
     with redis.Redis.from_url(redis_url) as client:
-        made = EnginePool(load_model_file(path), Publisher(Ledger(client)))
+        models = load_model_file(path)
+        place = Place(memory=MemoryLedger(None, lanes_of(models)), footprints=Footprints())
+        made = EnginePool(models, Publisher(Ledger(client)), place)
         yield made
         made.close()
 

@@ -7,11 +7,13 @@ import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 import redis
 
 from ccs_broker import Client
 from ccs_broker.ledger import Claim, ClaimWish, Ledger
+from ccs_workers.executor.pool import LOAD_TRIES
 from tests.helpers import wait_until
 from tests.workers import RunningWorker, worker
 
@@ -152,6 +154,45 @@ def test_an_error_of_one_job_fails_that_job_alone(
         assert (outcome.state, outcome.error.code if outcome.error else "") == ("failed", code)
         assert mate.result(timeout=20).ok
         assert [event.kind for event in mate.stream()].count("resumed") == 0
+
+
+def test_a_job_that_memory_did_not_hold_is_tried_once_more_alone(
+    client: Client, redis_url: str, tmp_path: Path
+) -> None:
+    with worker(redis_url, models(tmp_path, kind="memory"), slots=4):
+        mate = client.submit("text", prompt="mate", max_new_tokens=40, seed=1)
+        wait_until(lambda: mate.status().events > 4, 20)
+        job = client.submit("text", prompt="RAISE", max_new_tokens=5)
+        outcome = job.result(timeout=20)
+        assert outcome.error is not None
+        assert outcome.error.code == "OUT_OF_MEMORY"
+        assert outcome.error.message.endswith("(0 bytes were reserved for it)")
+        told = [event.data for event in job.stream() if event.kind == "resumed"]
+        assert told == [{"reason": "the device's memory was full"}]
+        assert mate.result(timeout=20).ok
+        check_streams(client, [job.id, mate.id])
+
+
+def test_engines_that_die_while_they_load_fail_nobody(client: Client, redis_url: str, tmp_path: Path) -> None:
+    """More often than the worker loads in a row: its jobs go on all the same."""
+    path = models(tmp_path)
+    path.write_text(path.read_text() + "load_seconds = 1\n")
+    with worker(redis_url, path, slots=2) as running:
+
+        def hosts() -> list[psutil.Process]:
+            found = psutil.Process(running.process.pid).children()
+            return [one for one in found if one.status() != psutil.STATUS_ZOMBIE]
+
+        job = client.submit("text", prompt="x", max_new_tokens=40, seed=1)
+        wait_until(lambda: job.status().state == "running" and job.status().events > 5, 20)
+        killed: set[int] = set()
+        for _ in range(LOAD_TRIES + 2):
+            (host,) = wait_until(lambda: [one for one in hosts() if one.pid not in killed], 20)
+            killed.add(host.pid)
+            host.kill()
+        outcome = job.result(timeout=30)
+        assert (outcome.state, outcome.attempts) == ("succeeded", 1)
+        check_streams(client, [job.id])
 
 
 def test_a_step_that_hangs_is_ended_by_replacing_the_engine(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ccs_broker.ledger import Blocked, Claim, NotClaimed
+from ccs_broker.ledger import Blocked, Claim, Need, NotClaimed, Pool, Room
 from tests.claiming import Desk, room
 
 pytestmark = pytest.mark.redis
@@ -38,14 +40,38 @@ def test_each_class_leaves_memory_to_the_more_urgent(desk: Desk, qos: str, most:
     assert desk.claim(room=room(1500 - most)).id == "job"
 
 
-def test_what_fits_nowhere_is_no_reason_to_wait(desk: Desk) -> None:
-    desk.publish("giant", "realtime", memory=1001)
+@pytest.mark.parametrize(("qos", "share"), [("interactive", 950), ("standard", 850), ("batch", 750)])
+def test_a_job_larger_than_its_class_s_share_takes_all_that_is_free(desk: Desk, qos: str, share: int) -> None:
+    """On an idle worker nothing is gained by keeping memory free of the only job that wants it."""
+    desk.publish("large", qos, memory=share + 1, overload="accept")
+    assert isinstance(desk.claim(room=room(share)), NotClaimed)
+    assert desk.claim(room=room(share + 1)).id == "large"
+
+
+def test_a_job_larger_than_all_memory_is_tried_at_once_where_no_other_worker_lives(desk: Desk) -> None:
+    desk.redis.zadd("ccs:workers", {"w": desk.now_ms + 1000, "gone": desk.now_ms - 1})
+    desk.publish("giant", memory=5000)
+    missed = desk.claim(room=room(900))
+    assert isinstance(missed, NotClaimed)
+    assert missed.blocked is not None
+    assert desk.claim(room=room(1000)).id == "giant"
+
+
+def test_what_fits_nowhere_holds_nobody_up_and_gets_everything_in_the_end(desk: Desk) -> None:
+    desk.redis.zadd("ccs:workers", {"w": desk.now_ms + 60_000, "other": desk.now_ms + 60_000})
+    desk.publish("giant", "realtime", memory=1001, overload="accept")
     desk.publish("small", memory=10)
     desk.claim(room=room(500))
     desk.go(10)
     desk.publish("next", memory=10)
     assert desk.claim(room=room(500)).id == "next"
-    assert desk.redis.hget("ccs:job:giant", "passed") is None
+    # Nobody else took it: it may have all there is, as any job that waits for memory.
+    desk.go(21)
+    desk.publish("later", memory=10)
+    missed = desk.claim(room=room(500))
+    assert isinstance(missed, NotClaimed)
+    assert missed.blocked == Blocked(id="giant", rank=0, score=10 * 55_000, need_bytes=1000)
+    assert desk.claim(room=room(1000)).id == "giant"
 
 
 @pytest.mark.parametrize(("qos", "most_claims"), [("interactive", 30), ("standard", 310)])
@@ -118,13 +144,72 @@ def test_a_need_is_linear_in_what_is_known_of_a_job(desk: Desk) -> None:
     """Coefficients of 1, prompt characters, new tokens, images and media bytes, by queue and model."""
     desk.publish("job", "realtime", model="a", memory=100)
     desk.redis.hset("ccs:job:job", "sizes", "1000 20 3 100")
-    tight = room(0)
     for need, fits in (((1, 0.5, 2, 10, 1), 671), ((0.2, 0, 0, 0, 0), 1), ((0, 0, 0, 0, 0), 0)):
-        needs = {("ccs.text", "a"): tuple(map(float, need)), ("ccs.text", ""): (999.0,) * 5}
+        needs = {
+            ("ccs.text", "a"): Need(coefficients=tuple(map(float, need))),
+            ("ccs.text", ""): Need(coefficients=(999.0,) * 5),
+        }
         wish = {
             "models": ("a-b", "a"),
-            "room": type(tight)(free_bytes=fits - 1, total_bytes=1000, need=needs),
+            "room": Room(pools=(Pool(free_bytes=fits - 1, total_bytes=1000),), need=needs),
         }
         if fits:
             assert isinstance(desk.claim(**wish), NotClaimed)
     assert desk.claim(**wish).id == "job"
+
+
+def pooled(free: int, own: int, *, served: bool = True) -> Room:
+    """A device's memory, and a pool of 100 bytes that jobs of model "a" have to themselves."""
+    need = Need(coefficients=(0.0, 0.0, 0.0, 0.0, 1.0))
+    return Room(
+        pools=(Pool(free_bytes=free, total_bytes=1000), Pool(free_bytes=own, total_bytes=100)),
+        need={
+            ("ccs.text", "a"): replace(need, pool=1) if served else None,
+            ("ccs.text", "b"): need,
+            ("ccs.text", ""): need,
+        },
+    )
+
+
+def test_each_pool_is_a_room_of_its_own(desk: Desk) -> None:
+    desk.publish("own", "realtime", model="a", memory=60)
+    desk.publish("shared", "standard", model="b", memory=600)
+    assert desk.claim(room=pooled(free=1000, own=50), models=("a", "b")).id == "shared"
+    assert desk.claim(room=pooled(free=0, own=60), models=("a", "b")).id == "own"
+
+
+def test_memory_is_kept_for_a_job_in_its_own_pool_only(desk: Desk) -> None:
+    desk.publish("big", "realtime", model="a", memory=90, overload="accept")
+    assert isinstance(desk.claim(room=pooled(free=1000, own=10), models=("a", "b")), NotClaimed)
+    desk.go(3)
+    desk.publish("small", "realtime", model="a", memory=5)
+    desk.publish("other", "batch", model="b", memory=100)
+    assert desk.claim(room=pooled(free=1000, own=10), models=("a", "b")).id == "other"
+    missed = desk.claim(room=pooled(free=1000, own=10), models=("a", "b"))
+    assert isinstance(missed, NotClaimed)
+    assert missed.blocked is not None
+    assert missed.blocked.id == "big"
+    assert desk.claim(room=pooled(free=0, own=90), models=("a", "b")).id == "big"
+
+
+def test_jobs_of_a_model_that_is_not_loaded_wait_and_hold_nobody_up(desk: Desk) -> None:
+    desk.publish("absent", "realtime", model="a", memory=5)
+    for number in range(40):
+        desk.publish(f"also{number}", "realtime", model="a", memory=5)
+    desk.publish("present", "batch", memory=5)
+    assert desk.claim(room=pooled(free=1000, own=100, served=False), models=("a", "b")).id == "present"
+    assert isinstance(
+        desk.claim(room=pooled(free=1000, own=100, served=False), models=("a", "b")), NotClaimed
+    )
+    assert desk.redis.hget("ccs:job:absent", "passed") is None
+    assert desk.claim(room=pooled(free=1000, own=100), models=("a", "b")).id == "absent"
+
+
+def test_the_default_model_may_be_absent_while_named_ones_serve(desk: Desk) -> None:
+    desk.publish("nameless", "realtime", memory=5)
+    desk.publish("named", "batch", model="b", memory=5)
+    here = pooled(free=1000, own=100)
+    absent = replace(here, need={**here.need, ("ccs.text", ""): None})
+    assert desk.claim(room=absent, models=("a", "b")).id == "named"
+    assert isinstance(desk.claim(room=absent, models=("a", "b")), NotClaimed)
+    assert desk.claim(room=here, models=("a", "b")).id == "nameless"

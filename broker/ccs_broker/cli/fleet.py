@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +17,7 @@ from ccs_broker.cli.output import echo_json, make_table, out, plain_value, print
 from ccs_broker.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from rich.console import Console, RenderableType
 
@@ -108,7 +109,7 @@ def _queues_table(report: QueueReport, console: Console) -> RenderableType:
 def _workers_table(workers: tuple[WorkerInfo, ...], console: Console) -> RenderableType:
     if not workers:
         return Text("no worker is running; 'ccs worker' starts one, 'ccs up' a whole system")
-    columns = ("worker", "state", "modalities", ">busy", "models", "estimates off by")
+    columns = ("worker", "state", "modalities", ">busy", "models", "memory: held / used", "estimates off by")
     return make_table(columns, [_row(worker.name, worker.report) for worker in workers], console=console)
 
 
@@ -125,8 +126,37 @@ def _row(name: str, report: Mapping[str, Any]) -> tuple[str | Text, ...]:
         ", ".join(map(str, report.get("modalities", ()))),
         f"{report.get('busy', '?')}/{report.get('slots', '?')}",
         "\n".join(models),
+        "\n".join(_memory(report.get("memory"))) or "-",
         "\n".join(_estimate(found) for found in report.get("estimates", ())) or "-",
     )
+
+
+def _memory(told: object) -> list[str]:
+    """What each engine holds for itself and for its jobs, and what it was measured to use; then what is free."""
+    if not isinstance(told, Mapping) or not told.get("engines"):
+        return []
+    lines = []
+    for engine in told["engines"]:
+        fixed, jobs = engine.get("fixed"), engine.get("jobs_bytes")
+        beside = 0 if engine.get("pool") else jobs
+        held = fixed + beside if isinstance(fixed, int) and isinstance(beside, int) else None
+        lines.append(
+            f"{engine.get('alias', '?')} {_size(held)} / {_size(engine.get('used'))}"
+            f" ({engine.get('jobs', '?')} jobs: {_size(jobs)})"
+        )
+    free, budget = told.get("free"), told.get("budget")
+    lines.append("no bound" if budget is None else f"free {_size(free)} of {_size(budget)}")
+    return lines
+
+
+def _size(count: object) -> str:
+    """Bytes for people."""
+    if not isinstance(count, int | float):
+        return "?"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(count) >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
 
 
 def _estimate(found: Mapping[str, Any]) -> str:

@@ -88,6 +88,13 @@ _sampling_options = with_options(
         help="Draw from this many of the likeliest tokens.",
     ),
     click.option(
+        "--repetition-penalty",
+        type=Real(bounds_of(Sampling, "repetition_penalty")),
+        default=1.0,
+        show_default=True,
+        help="Over 1 makes tokens less likely that prompt or answer have already.",
+    ),
+    click.option(
         "--seed", type=Whole(bounds_of(Sampling, "seed")), help="The same seed gives the same text."
     ),
     click.option("--stop", multiple=True, metavar="TEXT", help="End before this string; may be repeated."),

@@ -35,7 +35,7 @@ Word = TypeVar("Word", bound=StrEnum)
 #: Levels of lists and objects in ``metadata``; every JSON reader on the way can follow that many.
 MAX_METADATA_DEPTH: Final = 32
 
-_SAMPLING: Final = ("max_new_tokens", "temperature", "top_p", "top_k", "seed")
+_SAMPLING: Final = ("max_new_tokens", "temperature", "top_p", "top_k", "repetition_penalty", "seed")
 _PLAIN: Final = ("model", "deadline_s", "max_runtime_s", "tenant")
 
 
@@ -61,6 +61,8 @@ class JobOptions(TypedDict, total=False):
     temperature: float
     top_p: float | None
     top_k: int | None
+    #: Over 1: tokens that prompt or answer have already become less likely.
+    repetition_penalty: float
     seed: int | None
     #: One string or several; the text ends before the first that appears.
     stop: str | Sequence[str] | None

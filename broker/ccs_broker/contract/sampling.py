@@ -21,6 +21,8 @@ class Sampling(BaseModel):
     temperature: float = Field(default=0.0, ge=0.0, le=10.0)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     top_k: int | None = Field(default=None, ge=1, le=1_000_000, strict=True)
+    #: Over 1: tokens that prompt or answer have already become less likely, below 1 likelier.
+    repetition_penalty: float = Field(default=1.0, ge=0.1, le=10.0)
     #: None: the worker draws one and reports it in the outcome.
     seed: int | None = Field(default=None, ge=0, le=2**63 - 1, strict=True)
     #: The text ends before the first of these that appears.

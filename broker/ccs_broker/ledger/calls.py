@@ -81,8 +81,9 @@ def _blocked(parts: Sequence[object]) -> Blocked | None:
 def _needs(room: Room) -> dict[str, str]:
     """What jobs need, by queue, as the claim script reads it."""
     needs: dict[str, str] = {}
-    for (queue, model), coefficients in room.need.items():
-        needs[queue] = f"{needs.get(queue, '')};{model}={' '.join(map(repr, coefficients))}"
+    for (queue, model), need in room.need.items():
+        told = "-" if need is None else " ".join(map(repr, (need.pool + 1, *need.coefficients)))
+        needs[queue] = f"{needs.get(queue, '')};{model}={told}"
     return needs
 
 
@@ -126,7 +127,8 @@ class LedgerCalls:
             wish.popped, wish.worker, int(self._settings.lease_s * 1000), self._settings.claim_candidates,
             topology.TICKET, *self._ttl, "1" if wish.nudged else "", repr(policy.floor),
             " ".join(map(repr, policy.headroom)), int(self._settings.reserve_after_s * 1000),
-            "" if room is None else room.free_bytes, "" if room is None else room.total_bytes,
+            "" if room is None else " ".join(str(pool.free_bytes) for pool in room.pools),
+            "" if room is None else " ".join(str(pool.total_bytes) for pool in room.pools),
             f" {' '.join(wish.models)} " if wish.models else "",
         ]  # fmt: skip
         needs = {} if room is None else _needs(room)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import mul
 from typing import TYPE_CHECKING, Literal
 
 from ccs_broker.contract.limits import MAX_LIFETIME_S
 from ccs_broker.contract.words import Overload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ccs_broker.contract.event import EventKind
     from ccs_broker.contract.outcome import OutcomeState
@@ -100,15 +102,38 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """Memory that a worker may still give to jobs."""
+class Pool:
+    """Memory that some kinds of jobs share."""
 
     free_bytes: int
     #: Free and used together.
     total_bytes: int
-    #: By queue and model alias ("" for jobs that name none): bytes of a job as coefficients of 1, prompt
-    #: characters, new tokens, images and media bytes. A pair that isn't there needs nothing.
-    need: Mapping[tuple[str, str], tuple[float, float, float, float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What a kind of job needs of a pool, as a linear function of its sizes."""
+
+    #: Bytes per unit of 1, prompt characters, new tokens, images and media bytes.
+    coefficients: tuple[float, float, float, float, float]
+    #: Index of the pool.
+    pool: int = 0
+
+    def bytes_for(self, sizes: Sequence[int]) -> int:
+        """What a job of these sizes needs; see ``Sizes.values``."""
+        need: float = sum(map(mul, self.coefficients, (1, *sizes)))
+        return math.ceil(need)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory that a worker may still give to jobs."""
+
+    #: At least one.
+    pools: tuple[Pool, ...]
+    #: By queue and model alias ("" for jobs that name none); None where such jobs can't be taken now. A pair that
+    #: isn't there needs nothing.
+    need: Mapping[tuple[str, str], Need | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,11 @@
 -- ARGV[10] the floor's share of device time, 0 for none
 -- ARGV[11] shares of memory by rank, and of relegated jobs, with spaces
 -- ARGV[12] ms after which a job is kept memory for
--- ARGV[13] bytes of memory free, empty if that is no bound   ARGV[14] bytes in all
+-- ARGV[13] bytes of memory free in each pool, with spaces, empty if that is no bound   ARGV[14] bytes in all of each
 -- ARGV[15] model aliases served, each between spaces (" a b "), or empty for any
 -- ARGV[16..] queues with room, the popped one included or not, two each: name; memory that its jobs need, in bytes, as
---            ";model=" and five coefficients for each model and for jobs that name none, or empty
+--            ";model=", the number of a pool and five coefficients for each model and for jobs that name none, or
+--            ";model=-" where its jobs can't be taken now; or empty
 -- Returns {id, attempt, queue, msg, job, seq, sub ms, expire ms, links, score, first us, cost us, rank, relegated,
 --          turn, preempted}
 --         links: "1" if the job has its outcome (then `job` is that) and only what follows it in Celery is to be done
@@ -37,15 +38,15 @@ if floor > 0 then
   for at = 16, #ARGV, 2 do sets[#sets + 1] = 'ccs:aged:' .. ARGV[at] end
   aged = redis.call('EXISTS', unpack(sets)) > 0
 end
-local room = room_of(ARGV[13], ARGV[14], ARGV[11])
+local pools = pools_of(ARGV[13], ARGV[14], ARGV[11])
 local bounds = {now_ms = now_ms, ttl = ttl, ticket = ticket, worker = ARGV[2], reserve_ms = tonumber(ARGV[12]),
   models = ARGV[15], queues_at = 16}
 
-local best, blocked, held = best_of(tonumber(ARGV[4]), room, bounds)
+local best, blocked, held = best_of(tonumber(ARGV[4]), pools, bounds)
 local turn, due = '', tonumber(share[4]) or 0
-if aged and credit > 0 and credit >= due and not held then
+if aged and credit > 0 and credit >= due then
   -- It is its turn once the credit pays for it; one that costs more than can be saved up leaves a debt.
-  local oldest = oldest_of(room, bounds)
+  local oldest = oldest_of(pools, held, bounds)
   due = oldest and math.min(oldest.cost, FLOOR_CREDIT_US) or 0
   if oldest and credit >= due then best, turn, due = oldest, 'floor', 0 end
 end

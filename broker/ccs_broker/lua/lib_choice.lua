@@ -8,38 +8,60 @@ local FLOOR_CREDIT_US, FLOOR_DEBT_US = 1000000, -5000000
 local FLOOR_LOOK, HOLD_MS = 32, 5000
 -- Classes below interactive can wait longer before others are held up for one of their jobs.
 local RELAXED_HOLD = 15
+-- A job that needs more than there is at all is left to other workers, if there are any, for so long. Then it may have
+-- everything here: its need is an estimate, and who runs it can tell whether it fits.
+local LAST_RESORT_MS = 30000
 -- The fields of WAITING, then more.
 local LOOKED = {'queue', 'model', 'score', 'low', 'relegated', 'rank', 'tag', 'cost_us', 'tenant', 'sub',
   'expire', 'links', 'sizes', 'passed', 'holder', 'held', 'attempt', 'start'}
 local BY_SCORE = {whole = 'ccs:waiting:', lane = 'ccs:lane:'}
 local BY_AGE = {whole = 'ccs:aged:', lane = 'ccs:aged:'}
 
--- Memory: what is free, and what of it jobs of each rank may take; nil if it is no bound.
-local function room_of(free, total, headroom)
+-- Pools of memory: what is free of each, and what of that jobs of each rank may take; nil if memory is no bound.
+local function pools_of(free, total, headroom)
   if free == '' then return nil end
-  local room = {free = tonumber(free), total = tonumber(total), by_rank = {}}
-  local rank = 0
-  for part in string.gmatch(headroom, '%S+') do
-    room.by_rank[rank] = room.free - math.floor((1 - tonumber(part)) * room.total + 0.5)
-    rank = rank + 1
+  local pools, totals = {}, {}
+  for part in string.gmatch(total, '%S+') do totals[#totals + 1] = tonumber(part) end
+  for part in string.gmatch(free, '%S+') do
+    local pool = {free = tonumber(part), total = totals[#pools + 1], by_rank = {}, share = {}}
+    local rank = 0
+    for share in string.gmatch(headroom, '%S+') do
+      local kept = math.floor((1 - tonumber(share)) * pool.total + 0.5)
+      pool.by_rank[rank], pool.share[rank] = pool.free - kept, pool.total - kept
+      rank = rank + 1
+    end
+    pools[#pools + 1] = pool
   end
-  return room
+  return pools
 end
 
--- Bytes that a job of these sizes needs; `needs` holds ";model=" and five coefficients for each model of the queue.
-local function bytes_of(needs, model, sizes)
+-- True if a job's need is free for its rank. One that is larger than its rank's share may have what is kept as well:
+-- it can only run where hardly anything else does.
+local function fits(need, pool, rank)
+  return need <= pool.by_rank[rank] or (need > pool.share[rank] and need <= pool.free)
+end
+
+-- What `needs` says of a model: ";model=" and then the number of a pool with five coefficients, or "-" if its jobs
+-- can't be taken now. Nil if it says nothing.
+local function need_of(needs, model)
   local _, from = string.find(needs, ';' .. model .. '=', 1, true)
-  if not from then return 0 end
-  local coefficients, i = {}, 1
-  for part in string.gmatch(string.match(needs, '^[^;]*', from + 1), '%S+') do
-    coefficients[#coefficients + 1] = tonumber(part)
+  return from and string.match(needs, '^[^;]*', from + 1)
+end
+
+-- Bytes that a job of these sizes needs, and the number of the pool that it needs them of.
+local function bytes_of(needs, model, sizes)
+  local need = need_of(needs, model)
+  if not need or need == '-' then return 0, 1 end
+  local pool, coefficients, i = nil, {}, 1
+  for part in string.gmatch(need, '%S+') do
+    if pool then coefficients[#coefficients + 1] = tonumber(part) else pool = tonumber(part) end
   end
   local sum = coefficients[1] or 0
   for size in string.gmatch(sizes or '', '%S+') do
     i = i + 1
     sum = sum + (coefficients[i] or 0) * tonumber(size)
   end
-  return math.ceil(sum)
+  return math.ceil(sum), pool
 end
 
 local function cursor_over(set, at)
@@ -90,36 +112,56 @@ local function looked_at(cursor, id, bounds)
   job.id, job.links, job.passed, job.holder, job.held = id, links, tonumber(f[14]), f[15], tonumber(f[16])
   job.attempt, job.started = tonumber(f[17]) or 0, f[18]
   job.served = bounds.models == '' or job.model == '' or string.find(bounds.models, ' ' .. job.model .. ' ', 1, true)
-  -- Where only what follows a job in Celery is to be done, no memory is needed.
-  job.need = (links or cursor.needs == '') and 0 or bytes_of(cursor.needs, job.model, sizes)
+  if links then
+    -- Only what follows the job in Celery is to be done: that needs neither memory nor model.
+    job.need, job.pool = 0, 1
+  else
+    job.need, job.pool = bytes_of(cursor.needs, job.model, sizes)
+    job.served = job.served and need_of(cursor.needs, job.model) ~= '-'
+  end
   return job
+end
+
+-- Note since when a job is passed over.
+local function note_passed(job, bounds)
+  if job.passed then return end
+  redis.call('HSET', 'ccs:job:' .. job.id, 'passed', whole(bounds.now_ms))
+  job.passed = bounds.now_ms
+end
+
+-- True if all memory is enough for a job, or has to be.
+local function fits_ever(job, pool, bounds)
+  if job.need <= pool.total then return true end
+  note_passed(job, bounds)
+  if bounds.now_ms - job.passed < LAST_RESORT_MS
+    and redis.call('ZCOUNT', 'ccs:workers', whole(bounds.now_ms), '+inf') > 1 then return false end
+  job.need = pool.total
+  return true
 end
 
 -- Note that a job is passed over; true if this worker keeps its memory free for it from now on.
 local function hold(job, bounds)
   local key = 'ccs:job:' .. job.id
-  if not job.passed then
-    redis.call('HSET', key, 'passed', whole(bounds.now_ms))
-    job.passed = bounds.now_ms
-  end
+  note_passed(job, bounds)
   if bounds.now_ms - job.passed < bounds.reserve_ms * (rank_now(job) > 1 and RELAXED_HOLD or 1) then return false end
   if job.holder and job.holder ~= bounds.worker and bounds.now_ms - job.held < HOLD_MS then return false end
   redis.call('HSET', key, 'holder', bounds.worker, 'held', whole(bounds.now_ms))
   return true
 end
 
--- True if a job only lacks memory: the short look, once the best of those is known.
-local function lacks_memory(cursor, id, room)
+-- True if a job only lacks memory: the short look, once the best of those in its pool is known.
+local function lacks_memory(cursor, id, passing)
   local f = redis.call('HMGET', 'ccs:job:' .. id, 'sizes', 'rank', 'relegated', 'model', 'links')
-  if not f[1] or f[5] or bytes_of(cursor.needs, f[4] or '', f[1]) <= room.by_rank[f[3] == '1' and 4 or tonumber(f[2])] then
-    return false
-  end
+  if not f[1] or f[5] then return false end
+  local need, number = bytes_of(cursor.needs, f[4] or '', f[1])
+  local pool = passing[number]
+  if not pool or fits(need, pool, f[3] == '1' and 4 or tonumber(f[2])) then return false end
   cursor.at, cursor.kept = cursor.at + 2, cursor.kept + 1
   return true
 end
 
--- Walk the waiting jobs that are served, in order, until `visit` says that it is enough, or that from now on those that
--- lack memory in a room need no visit.
+-- Walk the waiting jobs that are served, in order, until `visit` says that it is enough, or in which pools those that
+-- lack memory need no visit from now on.
 local function walk(sets, most, bounds, visit)
   local cursors, passing = {}, nil
   for at = bounds.queues_at, #ARGV, 2 do cursors[#cursors + 1] = cursor_over(sets.whole .. ARGV[at], at) end
@@ -136,35 +178,44 @@ local function walk(sets, most, bounds, visit)
     if job and not cursor.lane and bounds.models ~= '' then
       cursor.rows, cursor.last = {}, true
       for model in string.gmatch(bounds.models, '(%S*) ') do
-        local lane = cursor_over(sets.lane .. cursor.queue .. ':' .. model, cursor.at_queue)
-        lane.lane = true
-        cursors[#cursors + 1] = lane
+        if need_of(cursor.needs, model) ~= '-' then
+          local lane = cursor_over(sets.lane .. cursor.queue .. ':' .. model, cursor.at_queue)
+          lane.lane = true
+          cursors[#cursors + 1] = lane
+        end
       end
     end
   end
 end
 
--- The best job that fits; the best that lacks nothing but memory, if that is better; and whether memory is kept free
--- for that one: it may then use all of it, and nothing worse is taken.
-local function best_of(most, room, bounds)
-  local best, blocked, held = nil, nil, false
+-- The best job that fits; the best that lacks nothing but memory, if that is better; and the pools whose memory is kept
+-- free for one: that may then use all of it, and nothing worse is taken of it.
+local function best_of(most, pools, bounds)
+  local best, blocked, passing, held, held_count = nil, nil, {}, {}, 0
   walk(BY_SCORE, most, bounds, function(job)
-    if not room or job.need <= 0 or job.need <= room.by_rank[rank_now(job)] then
+    local pool = pools and pools[job.pool]
+    if not pool or job.need <= 0 or (not held[job.pool] and fits(job.need, pool, rank_now(job))) then
       best = job
-    elseif not blocked and job.need <= room.total then
-      blocked, held = job, hold(job, bounds)
-      if held and job.need <= room.free then best, blocked = job, nil end
+    elseif not passing[job.pool] and fits_ever(job, pool, bounds) then
+      local is_held = hold(job, bounds)
+      if (is_held or job.need == pool.total) and job.need <= pool.free then
+        best = job
+      else
+        passing[job.pool], blocked = pool, blocked or job
+        if is_held then held[job.pool], held_count = true, held_count + 1 end
+      end
     end
-    return (best or held) and true or blocked and room
+    return (best or (pools and held_count == #pools)) and true or passing
   end)
   return best, blocked, held
 end
 
--- The job that has waited longest of those that the floor serves and that fit; it may use all memory.
-local function oldest_of(room, bounds)
+-- The job that has waited longest of those that the floor serves and that fit; it may use all memory but what is held.
+local function oldest_of(pools, held, bounds)
   local oldest
   walk(BY_AGE, FLOOR_LOOK, bounds, function(job)
-    if not room or job.need <= room.free then oldest = job end
+    local pool = pools and pools[job.pool]
+    if not pool or job.need <= 0 or (not held[job.pool] and job.need <= pool.free) then oldest = job end
     return oldest and true
   end)
   return oldest

@@ -17,7 +17,9 @@ from ccs_broker.ledger import (
     Ending,
     Entry,
     LedgerCalls,
+    Need,
     NotClaimed,
+    Pool,
     PublishStatus,
     Room,
     Sizes,
@@ -45,7 +47,7 @@ _FOR_EVER_S: Final = 10_000_000.0
 #: Bytes of a second of audio: 16-bit samples, 16,000 a second.
 _BYTES_PER_AUDIO_S: Final = 32_000
 #: A job's memory, in tokens of cache: coefficients of 1, prompt characters, new tokens, images, media bytes.
-_NEED: Final = (0.0, 1.0, 1.0, 0.0, 0.0)
+_NEED: Final = Need(coefficients=(0.0, 1.0, 1.0, 0.0, 0.0))
 _SUCCEEDED: Final = '{"v":1,"state":"succeeded","attempts":1}'
 _PREEMPTED: Final = '{"reason":"preempted"}'
 #: Rank of a relegated job.
@@ -134,8 +136,7 @@ class LedgerDesk:
             queues=queues,
             worker=offer.worker,
             room=Room(
-                free_bytes=offer.free_kv_tokens,
-                total_bytes=offer.total_kv_tokens,
+                pools=(Pool(free_bytes=offer.free_kv_tokens, total_bytes=offer.total_kv_tokens),),
                 need={(queue, ""): _NEED for queue in queues},
             ),
             nudged=True,

@@ -267,30 +267,32 @@ class Channel(kombu_redis.Channel):
 
     def _claim(self, queue: str, *, nudged: bool = False) -> tuple[str, dict[str, Any]] | None:
         """Claim the best job over all queues with room; its queue and Celery message."""
-        ended = CLAIMS.ended
+        growths = CLAIMS.growths
         queues = tuple(
             q
             for q in self.active_queues
             if topology.is_ledger_queue(q) and CLAIMS.has_room(q) and (q == queue or not self._mutes.muted(q))
         )
-        try:
-            claim = self.ledger.claim(CLAIMS.wish(queue, queues, nudged=nudged))
-        except (RedisError, OSError):
-            CLAIMS.doubt()
-            raise
+        with CLAIMS.offering():
+            try:
+                claim = self.ledger.claim(CLAIMS.wish(queue, queues, nudged=nudged))
+            except (RedisError, OSError):
+                CLAIMS.doubt()
+                raise
+            if not isinstance(claim, NotClaimed):
+                CLAIMS.add(claim)
         CLAIMS.answered(claim.blocked if isinstance(claim, NotClaimed) else None)
         if isinstance(claim, NotClaimed):
             if claim.reason is NoClaim.NO_ROOM:
-                self._mutes.mute(queue, self.ledger, ended)
+                self._mutes.mute(queue, self.ledger, growths)
             return None
         try:
             message = delivery_of(claim)
         except (ValueError, KeyError, TypeError):
             # Stored by us and still unreadable: the ack without an outcome quarantines it.
             logger.error("the stored message of job %s can't be read; quarantined", claim.id)
-            self.ledger.ack(claim.id, claim.attempt)
+            CLAIMS.settle((claim.id, claim.attempt), self.ledger)
             return None
-        CLAIMS.add(claim)
         return claim.queue, message
 
     def _hand_over(self, message: Any, queue: str, item: bytes) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Literal
@@ -15,7 +16,7 @@ from redis.exceptions import RedisError
 
 from ccs_broker.ledger import ClaimWish
 from ccs_broker.ledger.faults import fault_word, is_transient
-from ccs_broker.transport.profile import WorkerProfile
+from ccs_broker.transport.profile import WorkerProfile, sizes_of_claim
 
 if TYPE_CHECKING:
     from ccs_broker.ledger import Blocked, Claim, Ledger, Room
@@ -56,8 +57,6 @@ class _Held:
     handed_back: bool = False
     #: Celery was told to revoke it.
     stopped: bool = False
-    #: Memory it occupies, where that is bounded.
-    need_bytes: int = 0
 
 
 class ClaimTable:
@@ -79,9 +78,9 @@ class ClaimTable:
         self._open = True
         #: How often the ledger is still to be asked for claims that it has given and this process never received.
         self.doubts = 0
-        #: Claims that have ended so far.
-        self.ended = 0
-        self._at_end: list[Callable[[], None]] = []
+        #: Times that there was more room than before: a claim ended, a model was loaded.
+        self.growths = 0
+        self._at_growth: list[Callable[[], None]] = []
 
     def close(self) -> None:
         """Take no more claims: the worker shuts down."""
@@ -119,18 +118,15 @@ class ClaimTable:
         )
 
     def room(self, queue: str) -> Room | None:
-        """Free memory: that of the queue's own part, or of all."""
+        """Free memory: that of the queue's own part, or of all; None if memory is no bound."""
         rules, memory = self.profile.rules, self.profile.memory
         if memory is None:
             return None
-        share = rules.share_of(queue) if rules is not None else 1.0
-        with self._lock:
-            used_bytes = sum(
-                held.need_bytes
-                for held in self._held.values()
-                if held.phase is not _Phase.ENDED and (share == 1.0 or held.claim.queue == queue)
-            )
-        return memory.room(share, used_bytes)
+        return memory.room(queue, rules.share_of(queue) if rules is not None else 1.0)
+
+    def offering(self) -> AbstractContextManager[None]:
+        """From the wish to the end of the claim: what it was told of memory stays true meanwhile."""
+        return nullcontext() if self.profile.memory is None else self.profile.memory.offering()
 
     def doubt(self) -> None:
         """A claim's reply didn't come: the ledger may believe that this worker holds a job."""
@@ -148,12 +144,12 @@ class ClaimTable:
 
     def add(self, claim: Claim) -> None:
         """A claim was received and goes to Celery."""
+        key = (claim.id, claim.attempt)
         memory = self.profile.memory
-        need_bytes = memory.bytes_of(claim) if memory is not None else 0
+        if memory is not None and (found := sizes_of_claim(claim)) is not None:
+            memory.reserve(key, claim.queue, *found)
         with self._lock:
-            self._held[claim.id, claim.attempt] = _Held(
-                claim, _Phase.DELIVERED, time.monotonic(), need_bytes=need_bytes
-            )
+            self._held[key] = _Held(claim, _Phase.DELIVERED, time.monotonic())
 
     def begin(self, key: Key) -> Claim | None:
         """A thread starts to work on a claim; None if the claim isn't held (any more)."""
@@ -201,19 +197,29 @@ class ClaimTable:
                 held.linked = state == held.links
 
     def end(self, key: Key) -> None:
-        """The thread is done; the slot is free, the ack may still be on its way."""
+        """The thread is done; slot and memory are free, the ack may still be on its way."""
         with self._lock:
             if (held := self._held.get(key)) is not None:
                 held.phase, held.since, held.notice = _Phase.ENDED, time.monotonic(), None
-                self.ended += 1
-            callbacks, self._at_end = self._at_end, []
+        self._free(key)
+        self.grown()
+
+    def _free(self, key: Key) -> None:
+        if (memory := self.profile.memory) is not None:
+            memory.release(key)
+
+    def grown(self) -> None:
+        """There may be more room than before. From any thread."""
+        with self._lock:
+            self.growths += 1
+            callbacks, self._at_growth = self._at_growth, []
         for callback in callbacks:
             callback()
 
-    def at_next_end(self, callback: Callable[[], None]) -> None:
-        """Call once when a claim ends, from the thread that worked on it; it mustn't raise."""
+    def at_next_growth(self, callback: Callable[[], None]) -> None:
+        """Call once when there may be more room, from the thread that made it; it mustn't raise."""
         with self._lock:
-            self._at_end = [callback]
+            self._at_growth = [callback]
 
     def hand_back(self, key: Key) -> None:
         """The attempt ended without an outcome: at its end the ledger gets the job back, if it is still held."""
@@ -260,6 +266,7 @@ class ClaimTable:
         That is where the finish script has ended job and lease, and where what follows the job in Celery wasn't
         done: then the lease runs out, and another delivery does it.
         """
+        self._free(key)
         with self._lock:
             held = self._held.pop(key, None)
         return held is not None and (held.finished or (bool(held.links) and not held.linked))
@@ -270,6 +277,8 @@ class ClaimTable:
             unstarted = [k for k in keys if k in self._held and self._held[k].phase is _Phase.DELIVERED]
             for key in unstarted:
                 del self._held[key]
+        for key in unstarted:
+            self._free(key)
         return unstarted
 
     def renewable(self) -> list[Key]:
@@ -291,11 +300,6 @@ class ClaimTable:
                 notice = held.notice if (held := self._held.get(key)) else None
             if notice is not None:
                 notice(state)
-
-    def need_bytes(self, key: Key) -> int:
-        """Memory that a claim occupies; 0 where that is no bound."""
-        with self._lock:
-            return held.need_bytes if (held := self._held.get(key)) is not None else 0
 
     def busy(self) -> int:
         """Claims that occupy a slot."""

@@ -1,8 +1,8 @@
 """Queues that a worker doesn't listen to for a moment, and what calls it back before that is over.
 
 A queue is muted where it offered nothing that fits, so that its ticket isn't popped again and again. Meanwhile its
-nudges are listened to instead of its tickets: publishing an urgent job leaves one. And once a job of the worker's own
-has ended, its room has grown, and nothing is muted any more.
+nudges are listened to instead of its tickets: publishing an urgent job leaves one. And once the worker's room has grown
+(a job of its own has ended, a model has been loaded), nothing is muted any more.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Mutes:
         nudges = [topology.NUDGE + queue for queue in queues if self._deaf_until.get(queue, 0.0) <= now]
         return [self.wake, *nudges]
 
-    def mute(self, queue: str, ledger: Ledger, ended: int) -> None:
-        """Leave the queue's tickets to others for a moment, unless more than ``ended`` jobs have ended here by now."""
+    def mute(self, queue: str, ledger: Ledger, growths: int) -> None:
+        """Leave the queue's tickets to others for a moment, unless room has grown since it had ``growths`` times."""
         self._until[queue] = time.monotonic() + MUTE_S
-        self._claims.at_next_end(lambda: self._call(ledger))
-        if self._claims.ended != ended:
+        self._claims.at_next_growth(lambda: self._call(ledger))
+        if self._claims.growths != growths:
             self.lift()
 
     def lift(self) -> None:

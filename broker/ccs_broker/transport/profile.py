@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from operator import mul
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ccs_broker.contract import Job
 from ccs_broker.contract.wire import load_json
 from ccs_broker.errors import CcsError
-from ccs_broker.ledger import Room
 from ccs_broker.ledger.entries import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
-    from ccs_broker.ledger import Claim
+    from ccs_broker.ledger import Claim, Pool, Room
 
 #: Name of a consumer that was given none.
 NAMELESS: Final = "unnamed"
-
-#: Bytes of a job: coefficients of 1, prompt characters, new tokens, images and media bytes.
-Need = tuple[float, float, float, float, float]
 
 
 class SlotRules(Protocol):
@@ -39,33 +34,26 @@ class SlotRules(Protocol):
         """The part of the memory that the queue's jobs may fill, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory for jobs, and what each kind of job needs of it."""
+class Memory(Protocol):
+    """Who holds which memory of a worker's device."""
 
-    total_bytes: int
-    #: By queue and model alias, "" for jobs that name none.
-    need: Mapping[tuple[str, str], Need]
+    def room(self, queue: str, share: float) -> Room:
+        """What claims may take; of memory that kinds of jobs share, the queue's own share, from 0 to 1."""
+
+    def offering(self) -> AbstractContextManager[None]:
+        """Nobody but claims takes memory meanwhile: from the room that a claim is told until its job holds it."""
+
+    def reserve(self, key: tuple[str, int], queue: str, model: str, sizes: Sequence[int]) -> int:
+        """A claimed job holds what it needs from now on, in bytes; ``model`` is the alias it names, or empty."""
+
+    def release(self, key: tuple[str, int]) -> None:
+        """A claim has ended; an unknown one is fine."""
 
     def bytes_for(self, queue: str, model: str, sizes: Sequence[int]) -> int:
-        """What a job of these sizes needs; ``model`` is the alias it names, or empty."""
-        need = self.need.get((queue, model))
-        return 0 if need is None else math.ceil(sum(map(mul, need, (1, *sizes))))
+        """What a job of these sizes would hold."""
 
-    def bytes_of(self, claim: Claim) -> int:
-        """What a claimed job occupies until its end; 0 for one that isn't ours or can't be read."""
-        if not claim.payload or claim.links:
-            return 0
-        try:
-            job = load_json(Job, claim.payload)
-        except CcsError:
-            return 0
-        return self.bytes_for(claim.queue, job.model or "", sizes_of(job).values())
-
-    def room(self, share: float, used_bytes: int) -> Room:
-        """What is left of a share of it."""
-        total = int(self.total_bytes * share)
-        return Room(free_bytes=max(0, total - used_bytes), total_bytes=total, need=self.need)
+    def room_without(self, key: tuple[str, int], queue: str, model: str) -> Pool | None:
+        """The memory that jobs of a kind could take if that claim had ended; None if they need none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +69,14 @@ class WorkerProfile:
     rules: SlotRules | None = None
     #: None: memory is no bound.
     memory: Memory | None = None
+
+
+def sizes_of_claim(claim: Claim) -> tuple[str, tuple[int, int, int, int]] | None:
+    """The model that a claimed job names, or empty, and its sizes; None if it isn't ours or has ended."""
+    if not claim.payload or claim.links:
+        return None
+    try:
+        job = load_json(Job, claim.payload)
+    except CcsError:
+        return None
+    return job.model or "", sizes_of(job).values()

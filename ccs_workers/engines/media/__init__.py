@@ -3,6 +3,7 @@
 from ccs_workers.engines.media.audio import RATE_HZ, AudioLimits, AudioReader, check_audio, resample
 from ccs_workers.engines.media.image import ImageLimits, Picture, check_image, decode_image
 from ccs_workers.engines.media.loudness import LevelMeter, has_sound
+from ccs_workers.engines.media.sizes import MediaSize, size_of_picture, size_of_sound
 from ccs_workers.engines.media.windows import plan_windows
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "AudioReader",
     "ImageLimits",
     "LevelMeter",
+    "MediaSize",
     "Picture",
     "check_audio",
     "check_image",
@@ -18,4 +20,6 @@ __all__ = [
     "has_sound",
     "plan_windows",
     "resample",
+    "size_of_picture",
+    "size_of_sound",
 ]

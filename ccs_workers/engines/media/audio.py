@@ -66,9 +66,15 @@ class AudioReader:
     def __init__(self, data: bytes, limits: AudioLimits) -> None:
         _check_bytes(data, limits)
         self._file = _open(data)
+        #: Of the file, and of the copy that is read in its place where one is.
+        self.encoded_bytes = len(data)
         try:
             if self._file.format == "MP3":
-                self._file = _reopened_mp3(data, self._file)
+                completed = with_true_length(data, self._file.frames)
+                if completed is not data:
+                    self._file.close()
+                    self._file = _open(completed)
+                    self.encoded_bytes += len(completed)
             self.rate_hz: int = self._file.samplerate
             self._told_samples: int = self._file.frames
             self._check_header(limits)
@@ -174,11 +180,3 @@ def _open(data: bytes) -> Any:
                 "not a sound file that can be read; WAV, FLAC, OGG, MP3, AIFF and others of libsndfile can"
             ) from None
         raise InvalidAudioError(f"the sound's header is damaged (libsndfile error {error.code})") from None
-
-
-def _reopened_mp3(data: bytes, file: Any) -> Any:
-    completed = with_true_length(data, file.frames)
-    if completed is data:
-        return file
-    file.close()
-    return _open(completed)

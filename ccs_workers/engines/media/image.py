@@ -57,6 +57,9 @@ def decode_image(data: bytes, limits: ImageLimits, *, longest_side: int | None =
             opened.load()
             turn, warnings = _turn(opened)
             image = to_rgb(opened)
+        except MemoryError:
+            # Its size has been checked: it is the machine that lacks memory.
+            raise
         except BROKEN_PICTURE as error:
             raise InvalidImageError(f"the picture is damaged or cut off ({type(error).__name__})") from error
         if longest_side and max(image.size) > longest_side:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 from ccs_broker.contract import Usage
 from ccs_broker.errors import EngineError
 from ccs_workers.engines.faults import as_engine_error
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Failed, Progress, Resume
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Failed, Progress, Resume, Sized
 from ccs_workers.engines.simulated.faults import Faults
-from ccs_workers.engines.simulated.limits import check_context, engine_info
+from ccs_workers.engines.simulated.holding import Holding
+from ccs_workers.engines.simulated.limits import check_context, engine_info, need_bytes
 from ccs_workers.engines.simulated.options import SimulatedOptions
 from ccs_workers.engines.simulated.words import audio_seconds, digest_of, piece_at, text_of
 
@@ -70,6 +71,7 @@ class SimulatedEngine:
         self._live: set[str] = set()
         self._cancelled: set[str] = set()
         self._runs: list[_Run] = []
+        self._held: Holding[_Run] = Holding()
         self._order = 0
         self._wake = threading.Condition()
         self._closed = threading.Event()
@@ -88,14 +90,22 @@ class SimulatedEngine:
         parts, tokens = len(earlier.progress), len(earlier.token_ids)
         self._faults.on_start(job.prompt, tokens)
         steps = self._steps(job, earlier)
+        need = need_bytes(job, self._options)
         with self._wake:
             self._order += 1
             run = _Run(order=self._order, job=job, parts=parts, tokens=tokens, steps=steps)
-            delay_s, run.next_output = next(steps, (0.0, None))
-            run.due = time.monotonic() + delay_s
             self._live.add(job.key)
-            heapq.heappush(self._runs, run)
-            self._wake.notify()
+            if need or job.memory_bytes:
+                self._emit(job.key, Sized(need_bytes=need))
+            if not self._held.hold(job.key, run, need, job.memory_bytes):
+                self._begin(run)
+
+    def _begin(self, run: _Run, *, cancelled: bool = False) -> None:
+        """Let a job's first output be due, or its end; the lock is held."""
+        delay_s, run.next_output = next(run.steps, (0.0, None))
+        run.due = time.monotonic() + (0.0 if cancelled else delay_s)
+        heapq.heappush(self._runs, run)
+        self._wake.notify()
 
     def _steps(self, job: EngineJob, earlier: Resume) -> Iterator[tuple[float, Delta | Progress]]:
         """Return the outputs behind what ``earlier`` holds, each with the seconds it takes."""
@@ -130,13 +140,18 @@ class SimulatedEngine:
 
     def _work(self) -> None:
         while not self._closed.is_set():
-            with self._wake:
-                wait_s = self._runs[0].due - time.monotonic() if self._runs else None
-                if wait_s is None or wait_s > 0:
-                    self._wake.wait(wait_s)
-                    continue
-                run = heapq.heappop(self._runs)
-            self._step(run)
+            # Held by nobody while the thread waits: what a job brought goes with it.
+            self._step_due()
+
+    def _step_due(self) -> None:
+        """Take the step that is due, or wait for one."""
+        with self._wake:
+            wait_s = self._runs[0].due - time.monotonic() if self._runs else None
+            if wait_s is None or wait_s > 0:
+                self._wake.wait(wait_s)
+                return
+            run = heapq.heappop(self._runs)
+        self._step(run)
 
     def _step(self, run: _Run) -> None:
         if run.job.key in self._cancelled:
@@ -145,7 +160,7 @@ class SimulatedEngine:
         try:
             self._faults.on_step(run.job.prompt, run.tokens)
         except (MemoryError, RuntimeError) as error:
-            told = as_engine_error(error)
+            told = as_engine_error(error, need_bytes=need_bytes(run.job, self._options) or None)
             self._finish(run, Failed(code=told.code, message=told.message))
             return
         # A step may have outlasted the engine.
@@ -180,6 +195,14 @@ class SimulatedEngine:
         with self._wake:
             if key in self._live:
                 self._cancelled.add(key)
+            if (run := self._held.take(key)) is not None:
+                self._begin(run, cancelled=True)
+
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Let a job go on that was held, if that is enough for it."""
+        with self._wake:
+            if (run := self._held.grant(key, memory_bytes)) is not None:
+                self._begin(run)
 
     def close(self) -> None:
         """Stop."""

@@ -16,8 +16,9 @@ from ccs_broker.contract import Usage
 from ccs_broker.errors import ConfigurationError, EngineError
 from ccs_broker.simulate.device import Device, Run
 from ccs_broker.simulate.model import DeviceModel
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Resume
-from ccs_workers.engines.simulated.limits import check_context, engine_info
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, EngineJob, Resume, Sized
+from ccs_workers.engines.simulated.holding import Holding
+from ccs_workers.engines.simulated.limits import check_context, engine_info, need_bytes
 from ccs_workers.engines.simulated.options import SimulatedOptions
 from ccs_workers.engines.simulated.words import audio_seconds, digest_of, piece_at, text_of
 
@@ -60,6 +61,7 @@ class ReferenceEngine:
         self._device = Device(self._model)
         self._works: dict[str, _Work] = {}
         self._arrived: list[EngineJob] = []
+        self._held: Holding[EngineJob] = Holding()
         self._cancelled: set[str] = set()
         self._wake = threading.Condition()
         self._closed = threading.Event()
@@ -79,15 +81,28 @@ class ReferenceEngine:
             raise EngineError(
                 "the job can't be continued: what was emitted before isn't the beginning of its answer"
             )
+        need = need_bytes(job, self._options)
         with self._wake:
-            self._arrived.append(job)
-            self._wake.notify()
+            if need or job.memory_bytes:
+                self._emit(job.key, Sized(need_bytes=need))
+            if not self._held.hold(job.key, job, need, job.memory_bytes):
+                self._arrived.append(job)
+                self._wake.notify()
 
     def cancel(self, key: str) -> None:
         """Take a job off at the end of the iteration."""
         with self._wake:
+            if (job := self._held.take(key)) is not None:
+                self._arrived.append(job)
             self._cancelled.add(key)
             self._wake.notify()
+
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Let a job go on that was held, if that is enough for it."""
+        with self._wake:
+            if (job := self._held.grant(key, memory_bytes)) is not None:
+                self._arrived.append(job)
+                self._wake.notify()
 
     def close(self) -> None:
         """Stop."""
@@ -100,20 +115,27 @@ class ReferenceEngine:
         while not self._closed.is_set():
             with self._wake:
                 self._wake.wait_for(self._has_work)
-                arrived, self._arrived = self._arrived, []
-                cancelled, self._cancelled = self._cancelled, set()
-            now = time.monotonic()
-            # An idle device begins when a job comes; a busy one when its last iteration was due to end.
-            due = max(due, now - _MOST_LAG_S) if len(self._device) else now
-            for job in arrived:
-                self._take(job)
-            self._take_off(cancelled)
-            if not len(self._device):
-                continue
-            step = self._device.step()
-            due += step.seconds / self._options.time_scale
-            if not self._closed.wait(max(0.0, due - time.monotonic())):
-                self._tell(step)
+            # Held by nobody while the thread waits: what a job brought goes with it.
+            due = self._iterate(due)
+
+    def _iterate(self, due: float) -> float:
+        """Take what has come, run an iteration, and return when it was due to end."""
+        with self._wake:
+            arrived, self._arrived = self._arrived, []
+            cancelled, self._cancelled = self._cancelled, set()
+        now = time.monotonic()
+        # An idle device begins when a job comes; a busy one when its last iteration was due to end.
+        due = max(due, now - _MOST_LAG_S) if len(self._device) else now
+        for job in arrived:
+            self._take(job)
+        self._take_off(cancelled)
+        if not len(self._device):
+            return due
+        step = self._device.step()
+        due += step.seconds / self._options.time_scale
+        if not self._closed.wait(max(0.0, due - time.monotonic())):
+            self._tell(step)
+        return due
 
     def _has_work(self) -> bool:
         return bool(self._closed.is_set() or self._arrived or self._cancelled or self._works)

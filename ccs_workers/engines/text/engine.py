@@ -27,8 +27,9 @@ from ccs_broker.errors import (
     EngineLostError,
     InternalError,
 )
-from ccs_workers.engines.faults import EXIT_BROKEN, as_engine_error
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
+from ccs_workers.engines.faults import EXIT_BROKEN, as_engine_error, free_cache, is_out_of_memory, release
+from ccs_workers.engines.footprint import footprint_of, give_back
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed, Sized
 from ccs_workers.engines.text.loader import LoadedModel, load_model
 from ccs_workers.engines.text.loop import DecodeLoop
 from ccs_workers.engines.text.options import TextOptions
@@ -52,6 +53,8 @@ logger = logging.getLogger(__name__)
 _MOST_BARREN_CRASHES: Final = 4
 _KV_TOKENS_PER_JOB: Final = 512
 _LARGEST_DEFAULT_CONTEXT: Final = 8192
+#: For the estimate of a job's memory before its tokens are known; English has 0.25, other scripts more.
+_TOKENS_PER_CHAR: Final = 0.5
 
 
 class TextEngine:
@@ -78,14 +81,18 @@ class TextEngine:
         self._loaded = load_model(self._spec, packed=self._options.packed_weights)
         self._vocabulary = Vocabulary(self._loaded.tokenizer, self._options, self._spec.alias)
         self._context_tokens, self._kv_tokens = _sizes(self._spec, self._options, self._loaded)
+        give_back()
         try:
-            loop = self._loop = self._new_loop()
+            with footprint_of(str(self._loaded.device)).lap() as lap:
+                loop = self._loop = self._new_loop()
+                loop.warm_up(self._context_tokens)
         except (MemoryError, RuntimeError, ValueError) as error:
             raise ConfigurationError(
                 f"model {self._spec.alias!r}: can't batch with room for {self._kv_tokens} tokens "
                 f"(options 'kv_tokens', 'max_context', 'max_batch'): {error}"
             ) from error
-        self._context_tokens = loop.longest(self._context_tokens)
+        self._room = loop.room
+        self._context_tokens = self._room.longest(self._context_tokens, self._room.units)
         self._supervisor = threading.Thread(target=self._supervise, name="ccs-text", daemon=True)
         self._supervisor.start()
         return EngineInfo(
@@ -96,6 +103,9 @@ class TextEngine:
             weights_bytes=self._loaded.weights_bytes,
             load_s=time.monotonic() - began,
             context_tokens=self._context_tokens,
+            fixed_bytes=lap.peak_bytes,
+            pool_bytes=self._room.total_bytes,
+            need=self._room.estimate(len(self._vocabulary.encode(".")), _TOKENS_PER_CHAR),
         )
 
     def start(self, job: EngineJob) -> None:
@@ -119,6 +129,7 @@ class TextEngine:
                 raise InternalError("a job with this key is running already")
             if job.resume is not None and self._ended_before(request, job.resume):
                 return
+            self._emit(job.key, Sized(need_bytes=self._room.bytes_for(request.most_tokens)))
             self._roster.append(request)
             self._admit()
 
@@ -139,6 +150,9 @@ class TextEngine:
             if request is not None:
                 self._finish(request, "cancelled")
                 self._admit()
+
+    def grant(self, key: str, memory_bytes: int) -> None:
+        """Change nothing: a job starts when the pool of keys and values, which was there first, has room for it."""
 
     def close(self) -> None:
         """Stop the loop and forget all jobs."""
@@ -186,7 +200,7 @@ class TextEngine:
 
     def _admit(self) -> None:
         if self._loop is not None:
-            for request in self._roster.admit(self._loop.room, self._loop.room_for):
+            for request in self._roster.admit(self._room.units, self._room.units_for):
                 self._loop.add(request, self._loaded.end_ids)
 
     def _finish(self, request: Request, reason: FinishReason, *, in_loop: bool = True) -> None:
@@ -218,7 +232,12 @@ class TextEngine:
                 if self._closed:
                     return
                 self._blame(error)
+            lacked_memory = is_out_of_memory(error)
+            release(error)
             del loop, error
+            if lacked_memory:
+                # What the loop held must be gone before the next one asks for as much.
+                free_cache()
             if self._barren_crashes >= _MOST_BARREN_CRASHES or not self._revive():
                 logger.critical("the text engine can't go on; ending the process")
                 self._closed = True
@@ -226,9 +245,11 @@ class TextEngine:
 
     def _blame(self, error: Exception | None) -> None:
         logger.error("the decode loop crashed with %d jobs: %s", len(self._roster), _where(error))
-        self._barren_crashes += 1
+        # What is too large for the device is a job's own fault, however often.
+        self._barren_crashes += not is_out_of_memory(error)
         for request in self._roster.crashed():
-            self._fail(request, as_engine_error(error))
+            need_bytes = self._room.bytes_for(request.most_tokens)
+            self._fail(request, as_engine_error(error, need_bytes=need_bytes))
 
     def _revive(self) -> bool:
         """Build a new loop; return whether the device still works."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from bisect import bisect_right
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -22,6 +21,8 @@ from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.continuous_api import OutputRouter
 from transformers.generation.continuous_batching.requests import RequestStatus
 
+from ccs_workers.engines.text.largest_step import take_largest_step
+from ccs_workers.engines.text.room import KvRoom
 from ccs_workers.engines.text.sampler import BatchSampler, Draw
 
 if TYPE_CHECKING:
@@ -75,21 +76,16 @@ class DecodeLoop:
         self._manager.output_router = _Router(self, listener)
         with torch.inference_mode():
             self._manager.warmup()
-        cache = self._manager.batch_processor.cache
-        self._allocators = list(cache.cache_allocators.values())
-        #: Units of room for keys and values; see ``room_for``.
-        self.room: int = cache.num_sectors
+        #: Room for keys and values.
+        self.room = KvRoom.of(self._manager.batch_processor.cache)
 
-    def room_for(self, tokens: int) -> int:
-        """Return the units of room a request holds at most; never less than it will take."""
-        return sum(
-            ceil(ceil(tokens / allocator.tokens_per_page) / allocator.blocks_per_sector)
-            for allocator in self._allocators
-        )
+    def warm_up(self, context_tokens: int) -> None:
+        """Take the largest step that requests of up to so many tokens can come to; before ``run``.
 
-    def longest(self, tokens: int) -> int:
-        """Return the length, up to ``tokens``, of the longest request that fits when it runs alone."""
-        return bisect_right(range(tokens + 1), self.room, key=self.room_for) - 1
+        Raises ``MemoryError`` or torch's own where the device hasn't the memory for it.
+        """
+        with torch.inference_mode():
+            take_largest_step(self._manager.batch_processor, self._manager.model, self.room, context_tokens)
 
     def run(self) -> Exception | None:
         """Run until it is closed or crashes; return what crashed it. To be called from a daemon thread."""

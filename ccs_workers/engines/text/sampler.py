@@ -34,13 +34,21 @@ class Draw:
     temperature: float
     top_k: int | None
     top_p: float | None
+    #: Scores of tokens that prompt or answer have already are divided by it, negative ones multiplied; 1: not.
+    repetition_penalty: float = 1.0
 
     @classmethod
     def of(cls, sampling: Sampling, seed: int) -> Draw | None:
-        """Return None for greedy decoding."""
-        if sampling.temperature == 0:
+        """Return None where the likeliest token is always taken, as the model has it."""
+        if sampling.temperature == 0 and sampling.repetition_penalty == 1:
             return None
-        return cls(seed=seed, temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p)
+        return cls(
+            seed=seed,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            repetition_penalty=sampling.repetition_penalty,
+        )
 
 
 def _signed(value: int) -> int:
@@ -73,6 +81,16 @@ def gumbel_noise(seed: int, position: int, token_ids: torch.Tensor) -> torch.Ten
     # 53 bits, off by a half so that neither 0 nor 1 occurs.
     uniform = (_shifted(hashed, 11).double() + 0.5) * 2.0**-53
     return -torch.log(-torch.log(uniform))
+
+
+def penalized(scores: torch.Tensor, seen_ids: Sequence[int], penalty: float) -> torch.Tensor:
+    """Return scores, shape [vocabulary], in which tokens that were there before count less (penalty over 1) or more.
+
+    As transformers defines it: over the whole input, prompt and answer, before anything else is done to the scores.
+    """
+    ids = torch.tensor(seen_ids, dtype=torch.long, device=scores.device)
+    before = scores[ids]
+    return scores.index_put((ids,), torch.where(before < 0, before * penalty, before / penalty))
 
 
 def draw_token(scores: torch.Tensor, draw: Draw, position: int) -> torch.Tensor:
@@ -114,7 +132,7 @@ class BatchSampler:
     do_processing = True
 
     def __init__(self) -> None:
-        self._draws: list[tuple[int, Draw, int]] = []
+        self._draws: list[tuple[int, Draw, int, list[int]]] = []
 
     def check_kwargs(self, kwargs: dict[str, Any]) -> None:
         """Accept a request's arguments: only we fill them."""
@@ -129,7 +147,7 @@ class BatchSampler:
         ready = [request.state for request in requests_in_batch if request.has_new_token]
         # Counted from the prompt's first token; the manager has already moved it past the coming step.
         self._draws = [
-            (row, draw, state.position_offset)
+            (row, draw, state.position_offset, _seen(state) if draw.repetition_penalty != 1 else [])
             for row, state in enumerate(ready)
             if (draw := state.logit_processor_kwargs["draw"]) is not None
         ]
@@ -143,8 +161,18 @@ class BatchSampler:
         """
         if not torch.isfinite(scores.amax(dim=-1)).all():
             raise FloatingPointError("the model's scores are not finite")
-        for row, draw, position in self._draws:
+        for row, draw, position, seen_ids in self._draws:
+            if seen_ids:
+                scores[row] = penalized(scores[row], seen_ids, draw.repetition_penalty)
+            if draw.temperature == 0:
+                continue
             token_id = draw_token(scores[row], draw, position)
             scores[row] = -torch.inf
             scores[row, token_id] = 0.0
         return scores
+
+
+def _seen(state: Any) -> list[int]:
+    """All tokens of a request so far, those of earlier lives of the loop in what it began with."""
+    ids: list[int] = [*state.initial_tokens, *state.generated_tokens]
+    return ids

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image
 
 from ccs_broker.contract import Usage
 from ccs_broker.errors import InternalError, InvalidInputError
 from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
+from ccs_workers.engines.footprint import footprint_of, give_back, map_large_blocks
 from ccs_workers.engines.loading import pick_device, quiet_transformers
-from ccs_workers.engines.media import check_image, decode_image
+from ccs_workers.engines.media import ImageLimits, decode_image, size_of_picture
 from ccs_workers.engines.protocol import EngineInfo
+from ccs_workers.engines.vision.boxes import Box
 from ccs_workers.engines.vision.classifier import Classifier
 from ccs_workers.engines.vision.options import CLASSIFY, READ, VisionOptions
 from ccs_workers.engines.vision.text_reader import TextReader
@@ -21,7 +25,6 @@ from ccs_workers.engines.vision.text_reader import TextReader
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from PIL import Image
     from pydantic import JsonValue
 
     from ccs_workers.engines.course import Course, Piece, Steps
@@ -34,6 +37,15 @@ _FIND = "find"
 #: Longest side of a picture in work: enough for small print on a page, and 50 MB at most.
 _WORK_SIDE = 4096
 _LONE_CHARACTER_SCORE = 0.9
+#: Of what the warm-up's steps took on top, this part is counted on to be there for jobs' steps.
+_COVERED = 0.75
+#: For the estimate of a job's memory before its headers are read: a photograph has about 3 pixels a byte and is held
+#: as 4 bytes a pixel beside its encoded bytes; a picture of text has few bytes and up to some million pixels.
+_BYTES_PER_MEDIA_BYTE, _BYTES_PER_IMAGE = 16.0, 12.0 * 2**20
+#: Of a job besides: its picture as the classifier takes it, boxes, lines.
+_JOB_BYTES = 1 << 20
+#: The warm-up's picture: a square, and as wide a line as the reader takes.
+_WARM_SIDE, _LINE_HEIGHT = 1792, 26.0
 #: What is told of a picture, both in its progress and at the job's end.
 _FOUND = ("labels", "lines", "warnings")
 
@@ -52,6 +64,9 @@ class VisionEngine(BatchEngine):
     def __init__(self, spec: ModelSpec, emit: Emit) -> None:
         super().__init__(spec, emit)
         self._options = VisionOptions.of(spec)
+        #: Whether jobs hold memory of the model's device between their steps, and what of it steps have; by loading.
+        self._on_host = False
+        self._covered_bytes = 0
         self._reader: TextReader | None = None
         self._classifier: Classifier | None = None
 
@@ -59,6 +74,7 @@ class VisionEngine(BatchEngine):
         """Load what the tasks need and start the engine's thread."""
         began = time.monotonic()
         quiet_transformers()
+        map_large_blocks()
         torch.set_num_threads(self._options.torch_threads)
         device = pick_device(self._spec)
         self._classify_batch = 1 if device.type == "cpu" else self._options.max_batch
@@ -66,6 +82,8 @@ class VisionEngine(BatchEngine):
             self._reader = TextReader(self._spec, device, self._options.read_side)
         if CLASSIFY in self._options.tasks:
             self._classifier = Classifier(self._spec, device, self._options.top_k)
+        self._on_host = device.type == "cpu"
+        fixed_bytes = self._warm_up(str(device))
         self._begin()
         return EngineInfo(
             alias=self._spec.alias,
@@ -75,16 +93,43 @@ class VisionEngine(BatchEngine):
             weights_bytes=sum(part.weights_bytes for part in (self._reader, self._classifier) if part),
             load_s=time.monotonic() - began,
             takes_prompt=False,
+            fixed_bytes=fixed_bytes,
+            need=(0.0, 0.0, 0.0, _BYTES_PER_IMAGE, _BYTES_PER_MEDIA_BYTE) if self._on_host else (0.0,) * 5,
         )
 
-    def _check(self, job: EngineJob) -> None:
+    def _warm_up(self, device: str) -> int:
+        """Take the largest step of each kind; return the peak of the process's memory."""
+        give_back()
+        footprint = footprint_of(device)
+        rest_bytes = footprint.use().used_bytes
+        with footprint.lap() as lap:
+            image = Image.new("RGB", (_WARM_SIDE, _WARM_SIDE), "white")
+            encoded = BytesIO()
+            image.save(encoded, "PNG")
+            image = decode_image(encoded.getvalue(), ImageLimits(), longest_side=_WORK_SIDE).image
+            if self._classifier:
+                self._classifier.classify([self._classifier.pixels(image)] * self._classify_batch)
+            if self._reader:
+                self._reader.find(image)
+                self._reader.read(image, Box(left=0.0, top=0.0, right=float(_WARM_SIDE), bottom=_LINE_HEIGHT))
+        # One thread takes all steps, so what they have in common is that one of them runs at a time.
+        self._covered_bytes = round(_COVERED * max(0, lap.peak_bytes - rest_bytes))
+        give_back()
+        return lap.peak_bytes
+
+    def _check(self, job: EngineJob) -> int:
         if not job.images:
             raise InvalidInputError("a vision job has at least one picture")
+        largest = 0
         for number, data in enumerate(job.images, start=1):
             try:
-                check_image(data, self._options.limits)
+                size = size_of_picture(data, self._options.limits, longest_side=_WORK_SIDE)
             except InvalidInputError as error:
                 raise _of_picture(error, number, len(job.images)) from error
+            # One picture of a job is decoded at a time.
+            largest = max(largest, size.held_bytes + max(0, size.step_bytes - self._covered_bytes))
+        # A GPU holds none of it beyond a step; those are all of one size.
+        return largest + sum(map(len, job.images)) + _JOB_BYTES if self._on_host else 0
 
     def _largest_batch(self, kind: str) -> int:
         return self._classify_batch if kind == CLASSIFY else 1

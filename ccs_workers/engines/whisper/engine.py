@@ -6,21 +6,23 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from ccs_broker.contract import Usage
 from ccs_broker.errors import EngineError, InvalidInputError
 from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
+from ccs_workers.engines.footprint import KEPT_BYTES, footprint_of, give_back, map_large_blocks
 from ccs_workers.engines.loading import quiet_transformers
 from ccs_workers.engines.media import (
     RATE_HZ,
     AudioReader,
     LevelMeter,
-    check_audio,
     has_sound,
     plan_windows,
     resample,
+    size_of_sound,
 )
 from ccs_workers.engines.protocol import EngineInfo
 from ccs_workers.engines.whisper.joining import continuation
@@ -40,6 +42,12 @@ __all__ = ["WhisperEngine"]
 
 #: Sound measured before other jobs get their turn.
 _SCAN_S = 60
+#: The warm-up's answers.
+_WARM_TOKENS = 4
+#: Of what the warm-up's steps took on top, this part is counted on to be there for jobs' steps.
+_COVERED = 0.75
+#: The shortest window of many: it is cut at the quietest spot of the last 8 of 30 s.
+_SHORTEST_WINDOW_S = 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +88,19 @@ class WhisperEngine(BatchEngine):
     def __init__(self, spec: ModelSpec, emit: Emit) -> None:
         super().__init__(spec, emit)
         self._options = WhisperOptions.of(spec)
+        #: Whether jobs hold memory of the model's device between their steps, and what of it steps have; by loading.
+        self._on_host = False
+        self._covered_bytes = 0
 
     def load(self) -> EngineInfo:
         """Load the model and start the engine's thread."""
         began = time.monotonic()
         quiet_transformers()
+        map_large_blocks()
         torch.set_num_threads(self._options.torch_threads)
         self._model = WhisperModel(self._spec, self._options.language)
+        self._on_host = self._model.device.type == "cpu"
+        fixed_bytes = self._warm_up()
         self._begin()
         return EngineInfo(
             alias=self._spec.alias,
@@ -96,12 +110,42 @@ class WhisperEngine(BatchEngine):
             weights_bytes=self._model.weights_bytes,
             load_s=time.monotonic() - began,
             takes_prompt=False,
+            fixed_bytes=fixed_bytes,
+            # Before its headers are read a sound counts as a long one that isn't copied: most are.
+            need=(float(self._windows_bytes(None)), 0.0, 0.0, 0.0, 1.25) if self._on_host else (0.0,) * 5,
         )
 
-    def _check(self, job: EngineJob) -> None:
+    def _warm_up(self) -> int:
+        """Listen to a full batch of silence; return the peak of the process's memory, as it is with long answers."""
+        give_back()
+        batch = self._options.max_batch
+        footprint = footprint_of(str(self._model.device))
+        rest_bytes = footprint.use().used_bytes
+        with footprint.lap() as lap:
+            silence = self._model.features(np.zeros(LONGEST_WINDOW_S * RATE_HZ, np.float32))
+            self._model.transcribe([silence] * batch, lambda: [False] * batch, most_tokens=_WARM_TOKENS)
+        peak_bytes = lap.peak_bytes + self._model.answer_bytes(batch)
+        # One thread takes all steps, so what they have in common is that one of them runs at a time.
+        self._covered_bytes = round(_COVERED * max(0, peak_bytes - rest_bytes))
+        give_back()
+        # Windows and layers of one window are blocks below the size from which they are mapped.
+        return peak_bytes + (KEPT_BYTES if self._on_host else 0)
+
+    def _check(self, job: EngineJob) -> int:
         if len(job.audio) != 1:
             raise InvalidInputError(f"an audio job has exactly one sound, not {len(job.audio)}")
-        check_audio(job.audio[0], self._options.limits)
+        size = size_of_sound(job.audio[0], self._options.limits)
+        if not self._on_host:
+            # A GPU holds none of it beyond a step; those are all of one size.
+            return 0
+        excess_bytes = max(0, size.step_bytes - self._covered_bytes)
+        return size.held_bytes + self._windows_bytes(size.duration_s) + excess_bytes
+
+    def _windows_bytes(self, duration_s: float | None) -> int:
+        """Bytes of a sound's windows that wait for a batch; None: of a long one."""
+        batch = self._options.max_batch
+        count = batch if duration_s is None else min(batch, 1 + int(duration_s / _SHORTEST_WINDOW_S))
+        return count * self._model.features_bytes
 
     def _largest_batch(self, kind: str) -> int:
         return self._options.max_batch

@@ -71,12 +71,31 @@ class WhisperModel:
         features: torch.Tensor = made.input_features
         return features
 
+    @property
+    def features_bytes(self) -> int:
+        """Bytes of one window's spectrogram, as ``features`` makes it."""
+        frames = 2 * self._model.config.max_source_positions
+        size: int = self._model.config.num_mel_bins * frames * torch.float32.itemsize
+        return size
+
+    def answer_bytes(self, windows: int) -> int:
+        """Bytes of keys and values of the longest answers to so many windows at once, and of a copy of a layer's."""
+        config = self._model.config
+        layer_bytes = 2 * config.d_model * config.max_target_positions * self.dtype.itemsize
+        size: int = windows * layer_bytes * (config.decoder_layers + 1)
+        return size
+
     def transcribe(
-        self, features: Sequence[torch.Tensor], cancelled: Callable[[], Sequence[bool]]
+        self,
+        features: Sequence[torch.Tensor],
+        cancelled: Callable[[], Sequence[bool]],
+        *,
+        most_tokens: int | None = None,
     ) -> list[Transcript]:
         """Return the text of each window; one whose ``cancelled`` turns true ends at its next token."""
         batch = torch.cat(list(features)).to(self.device, self.dtype)
         heard = torch.ones(batch.shape[0], batch.shape[2], dtype=torch.long, device=self.device)
+        bound = {} if most_tokens is None else {"max_new_tokens": most_tokens}
         with torch.inference_mode():
             rows = self._model.generate(
                 batch,
@@ -85,6 +104,7 @@ class WhisperModel:
                 num_beams=1,
                 return_timestamps=False,
                 stopping_criteria=StoppingCriteriaList([_Cancelled(cancelled)]),
+                **bound,
                 **self._settings,
             ).tolist()
         return [self._transcript(row) for row in rows]

@@ -39,12 +39,14 @@ def test_defaults_are_those_of_the_public_interface():
 def test_every_argument_arrives():
     job = build(
         prompt="hi", model="smol", qos="realtime", deadline_s=2.5, tenant="acme", metadata={"a": [1, None]},
-        max_new_tokens=7, temperature=0.5, top_p=0.9, top_k=40, seed=3, stop=["\n", "END"], num_beams=1,
+        max_new_tokens=7, temperature=0.5, top_p=0.9, top_k=40, repetition_penalty=1.2, seed=3,
+        stop=["\n", "END"], num_beams=1,
     ).job  # fmt: skip
     assert (job.model, job.qos, job.deadline_s, job.tenant) == ("smol", QosClass.REALTIME, 2.5, "acme")
     assert job.metadata == {"a": [1, None]}
     assert job.sampling.model_dump() == {
-        "max_new_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "seed": 3, "stop": ("\n", "END"),
+        "max_new_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.2, "seed": 3,
+        "stop": ("\n", "END"),
     }  # fmt: skip
 
 
@@ -143,6 +145,9 @@ def test_urls_are_not_fetched(url):
         ("text", {"prompt": "p", "max_new_tokens": 0}, "max_new_tokens: .* 1 to 32768, not a smaller one"),
         ("text", {"prompt": "p", "max_new_tokens": True}, "should be a whole number .* not true or false"),
         ("text", {"prompt": "p", "temperature": float("nan")}, "should be a number from 0 to 10, not infinity"),
+        ("text", {"prompt": "p", "repetition_penalty": float("nan")}, "should be a number from 0.1 to 10"),
+        ("text", {"prompt": "p", "repetition_penalty": 0}, "should be a number from 0.1 to 10"),
+        ("text", {"prompt": "p", "repetition_penalty": 11}, "should be a number from 0.1 to 10"),
         ("text", {"prompt": "p", "deadline_s": 0}, "deadline_s: should be a number above 0 and"),
         ("text", {"prompt": "p", "deadline_s": 1e9}, "and at most 604800, not a larger one"),
         ("text", {"prompt": "p", "tenant": "a b"}, "tenant: should be 1 to 128 letters, digits"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +16,7 @@ from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
 from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
 from ccs_workers.models.spec import ModelSpec
+from tests.helpers import wait_until
 from tests.media_jobs import Outputs, vision_job
 
 SPEC = ModelSpec(alias="double", modality=Modality.VISION, engine="double")
@@ -26,6 +29,7 @@ class Double(BatchEngine):
         super().__init__(SPEC, emit)
         self.size = size
         self.batches = []
+        self.need_bytes = 0
         #: The model answers only while this is set.
         self.open = threading.Event()
         self.open.set()
@@ -41,6 +45,7 @@ class Double(BatchEngine):
     def _check(self, job):
         if b"bad header" in job.images:
             raise InvalidInputError("bad header")
+        return self.need_bytes
 
     def _largest_batch(self, kind):
         return self.size
@@ -54,6 +59,8 @@ class Double(BatchEngine):
                 raise InvalidImageError("broken")
             if payload == b"bug":
                 raise ZeroDivisionError
+            if payload == b"full":
+                raise MemoryError
             if payload == b"pause":
                 yield None
                 continue
@@ -228,6 +235,65 @@ def test_cancel_before_the_start_of_work_and_of_strangers(engine, outputs):
     assert outputs.done("first").finish_reason == "end"
     assert engine.batches == [("x", ["first"])]
     engine.cancel("first")
+
+
+def granted(key, memory_bytes, *payloads):
+    return replace(vision_job(key, *payloads), memory_bytes=memory_bytes)
+
+
+def test_a_job_takes_no_step_before_it_is_granted_what_it_needs(engine, outputs):
+    engine.need_bytes = 100
+    engine.start(granted("held", 99, b"x:held"))
+    engine.start(granted("free", 100, b"x:free"))
+    outputs.done("free")
+    engine.grant("held", 99)
+    engine.grant("nobody", 1000)
+    engine.start(vision_job("unbound", b"x:unbound"))
+    outputs.done("unbound")
+    assert outputs.of("held") == []
+    assert outputs.sizes == {"held": 100, "free": 100, "unbound": 100}
+    engine.grant("held", 100)
+    assert outputs.done("held").finish_reason == "end"
+    assert engine.batches == [("x", ["free"]), ("x", ["unbound"]), ("x", ["held"])]
+
+
+def test_a_held_job_can_be_cancelled_and_closed(engine, outputs):
+    engine.need_bytes = 100
+    engine.start(granted("a", 0, b"x:a"))
+    engine.start(granted("b", 0, b"x:b"))
+    engine.cancel("a")
+    assert outputs.end("a").finish_reason == "cancelled"
+    engine.close()
+    assert not engine._thread.is_alive()
+    assert (engine.batches, outputs.of("b")) == ([], [])
+
+
+def test_a_full_memory_halves_the_batch_and_names_what_the_one_needs(engine, outputs):
+    engine.need_bytes = 700
+    jobs = {key: [f"x:{key}".encode()] for key in ("a", "b", "memory", "c")}
+    assert start_together(engine, outputs, jobs)[0] == ("x", ["a", "b", "memory", "c"])
+    assert outputs.end("memory") == Failed(
+        code="OUT_OF_MEMORY",
+        message="the device's memory did not hold this job, which needs 700 bytes beside its model",
+    )
+    assert [outputs.text(key) for key in "abc"] == ["<a>", "<b>", "<c>"]
+
+
+def test_preparing_a_job_may_find_the_memory_full(engine, outputs):
+    engine.start(vision_job("a", b"full"))
+    assert outputs.end("a").code == "OUT_OF_MEMORY"
+
+
+def test_nothing_of_a_job_is_kept_when_it_has_ended(engine, outputs):
+    """However it ended, and while the engine waits for the next one."""
+    courses = []
+    for key, payload in (("done", b"x:1"), ("failed", b"x:raise"), ("full", b"x:memory"), ("broken", b"bug")):
+        engine.open.clear()
+        engine.start(vision_job(key, payload))
+        courses.append(weakref.ref(engine._courses[key]))
+        engine.open.set()
+        outputs.end(key)
+    wait_until(lambda: not any(course() for course in courses), message="a course is held on to")
 
 
 def test_keys_are_unique_while_jobs_run(engine, outputs):

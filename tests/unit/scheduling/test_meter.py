@@ -59,3 +59,50 @@ def test_all_parts_add_up_to_the_busy_time():
     for key in active:
         total += meter.end(key).device_s
     assert total == pytest.approx(busy)
+
+
+def test_while_an_engine_waits_for_the_server_nobody_uses_the_device():
+    clock = Clock()
+    meter = DeviceMeter(clock)
+    meter.begin("a")
+    clock.now += 3
+    began = clock.now
+    # The write took five seconds to find out, then the server stayed away for twenty more.
+    clock.now += 5
+    meter.stall(began)
+    clock.now += 20
+    meter.resume()
+    clock.now += 1
+    assert meter.end("a") == Spent(device_s=4.0, first_s=None)
+
+
+def test_two_engines_that_wait_at_once_are_not_counted_twice():
+    clock = Clock()
+    meter = DeviceMeter(clock)
+    meter.begin("a")
+    meter.begin("b")
+    clock.now += 4
+    meter.stall(clock.now - 2)
+    clock.now += 1
+    meter.stall(clock.now - 2)
+    clock.now += 10
+    meter.resume()
+    clock.now += 10
+    meter.resume()
+    meter.stall(clock.now - 30)
+    meter.resume()
+    clock.now += 2
+    assert meter.end("a") == Spent(device_s=2.0, first_s=None)
+    assert meter.end("b").device_s == 2.0
+
+
+def test_one_that_came_during_the_wait_pays_for_none_of_it():
+    clock = Clock()
+    meter = DeviceMeter(clock)
+    clock.now += 4
+    meter.begin("late")
+    meter.stall(clock.now - 4)
+    clock.now += 9
+    meter.resume()
+    clock.now += 1
+    assert meter.end("late").device_s == 1.0

@@ -17,6 +17,7 @@ from ccs_workers.scheduling.preemption import (
 
 URGENT = Newcomer(id="n", queue="ccs.text", rank=0, score=100)
 BATCH = Running(
+    key=("b", 1),
     queue="ccs.text",
     rank=3,
     score=900,
@@ -24,7 +25,6 @@ BATCH = Running(
     ran_s=PEACE_S,
     restart_s=0.1,
     preempted=0,
-    need_bytes=0,
     make_way=lambda: None,
 )
 
