@@ -11,10 +11,10 @@ PYTHONS := python3.11 python3 python3.12 python3.13 python3.14
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help install models demo test check fmt bench clean
+.PHONY: help install models demo test verify gpu-check check fmt bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## Make .venv with everything a developer needs
 
@@ -41,6 +41,15 @@ demo: install ## Run text, vision and audio prompts at once on this machine
 
 test: models check ## Run the checks and all tests
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS) </dev/null
+
+verify: models ## Measure drift and leaks of the prepared models
+	$(BIN)/ccs verify $(ARGS) </dev/null
+
+gpu-check: export PYTHONPATH := $(CURDIR):$(CURDIR)/broker:$(PYTHONPATH)
+gpu-check: ## Check what only a GPU can show, with .venv or else python3; installs nothing
+	@python="$$([ -x $(BIN)/python ] && echo $(BIN)/python || echo python3)"; \
+	"$$python" -m tests.gpu.about && \
+	"$$python" -m pytest -c tests/gpu/pytest.ini -rs -s tests/gpu $(ARGS) </dev/null
 
 check: install ## Lint, format, types and import directions, without changing a file
 	$(BIN)/ruff check .

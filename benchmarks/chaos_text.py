@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from redis import Redis
 
 from benchmarks.chaos_check import read_record
 from ccs_broker import Client
+from ccs_broker.contract import Sampling
 from ccs_workers.executor.handle import EngineHandle
 from ccs_workers.models.modelfile import load_model_file
 
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.chaos_check import Record
     from benchmarks.chaos_plan import Plan, Wish
     from ccs_workers.models.spec import ModelSpec
+    from ccs_workers.verify.ties import TieJudge
 
 _LOADS: Final = 3
-#: Between the scores of two tokens; below it, rounding of a longer prefill may choose the other one.
-TIE: Final = 1e-3
 
 _SIMULATED: Final = """
 [models.sim]
@@ -78,7 +78,7 @@ class Reference:
     def __init__(self, models: Path) -> None:
         self._models = models
         self._runs: dict[str, Record] = {}
-        self._loaded: tuple[Any, Any] | None = None
+        self._ties: TieJudge | None = None
 
     def run(self, wishes: Sequence[Wish], url: str) -> list[Wish]:
         """Run each kind of job once, before any fault; the wishes with the texts that came."""
@@ -97,37 +97,15 @@ class Reference:
 
     def begins_at_tie(self, record: Record, wish: Wish) -> bool:
         """Whether a differing answer differs from a token on whose score was as good as another's."""
+        from ccs_workers.verify.ties import TieJudge
+
+        if self._ties is None:
+            self._ties = TieJudge(text_spec(self._models))
         theirs = self._runs[repr(wish.options)].token_ids
-        ours = record.token_ids
-        first = next(
-            (place for place, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), None
+        named = {name: value for name, value in wish.options.items() if name in Sampling.model_fields}
+        return self._ties.is_tie(
+            wish.options["prompt"],
+            Sampling.model_validate(named),
+            wish.options.get("seed", 0),
+            (record.token_ids, theirs),
         )
-        if first is None:
-            return False
-        return self._distance(wish, ours[:first], (ours[first], theirs[first])) < TIE
-
-    def _distance(self, wish: Wish, before: Sequence[int], pair: tuple[int, int]) -> float:
-        """How far apart two tokens are behind the same beginning, in what is compared when one is chosen."""
-        import torch
-
-        from ccs_workers.engines.text.sampler import gumbel_noise
-
-        model, vocabulary = self._load()
-        sequence = [*vocabulary.encode(wish.options["prompt"]), *before]
-        with torch.inference_mode():
-            scores = model(torch.tensor([sequence])).logits[0, -1].double()[list(pair)]
-        if temperature := wish.options.get("temperature"):
-            noise = gumbel_noise(wish.options["seed"], len(sequence), torch.tensor(pair))
-            scores = scores / temperature + noise
-        return abs(float(scores[0] - scores[1]))
-
-    def _load(self) -> tuple[Any, Any]:
-        if self._loaded is None:
-            from ccs_workers.engines.text.loader import load_model
-            from ccs_workers.engines.text.options import TextOptions
-            from ccs_workers.engines.text.vocabulary import Vocabulary
-
-            spec = text_spec(self._models)
-            loaded = load_model(spec)
-            self._loaded = (loaded.model, Vocabulary(loaded.tokenizer, TextOptions.of(spec), spec.alias))
-        return self._loaded
