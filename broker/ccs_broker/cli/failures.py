@@ -32,7 +32,7 @@ _HINTS: Final = {
     "NOT_FOUND": "a job can be read for a day after its end; 'ccs submit' prints the id",
     "TIMEOUT": "the job goes on; ask again with 'ccs stream' or 'ccs result'",
     "STREAM_EXPIRED": "events are kept for an hour after the end; 'ccs result' may still have the outcome",
-    "CONFLICT": "use another --idempotency-key, or repeat the very same request",
+    "CONFLICT": "'ccs status' shows the job; to submit another one, use another --idempotency-key",
 }
 
 

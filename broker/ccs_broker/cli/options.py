@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -67,7 +68,7 @@ class Real(click.FloatRange):
 
 def _within(number: float, bounds: Bounds) -> bool:
     low = bounds.least is None or (number > bounds.least if bounds.above else number >= bounds.least)
-    return low and (bounds.most is None or number <= bounds.most)
+    return math.isfinite(number) and low and (bounds.most is None or number <= bounds.most)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since Click 8.4 only

@@ -44,6 +44,12 @@ class _Policies(click.ParamType):  # type: ignore[type-arg]  # generic since Cli
         return names
 
 
+#: Bounds of what arrival times are stretched by: a trace of seconds becomes one of days, but not of geological ages.
+_LEAST_LOAD: Final = 1e-4
+_MOST_LOAD: Final = 1e4
+_LARGEST_SCALE: Final = 1e6
+
+
 class _Loads(click.ParamType):  # type: ignore[type-arg]  # as above
     name = "loads"
 
@@ -57,8 +63,13 @@ class _Loads(click.ParamType):  # type: ignore[type-arg]  # as above
             loads = tuple(dict.fromkeys(float(part) for part in str(value).split(",")))
         except ValueError:
             loads = (0.0,)
-        if not all(0 < load < float("inf") for load in loads):
-            self.fail(f"should be a number above 0, or several as in 0.9,1.5, not {str(value)!r}", param, ctx)
+        if not all(_LEAST_LOAD <= load <= _MOST_LOAD for load in loads):
+            self.fail(
+                f"should be a number from {_LEAST_LOAD:g} to {_MOST_LOAD:g}, or several as in 0.9,1.5, "
+                f"not {str(value)!r}",
+                param,
+                ctx,
+            )
         return loads
 
 
@@ -93,7 +104,7 @@ class _Shares(click.ParamType):  # type: ignore[type-arg]  # as above
         help="Arrival rate as a share of what FIFO can do; 0.9 unless --scale is given.",
     ),
     click.option(
-        "--scale", type=Real(Bounds(least=0, most=None, above=True)), help="Or: times between arrivals, times so much."
+        "--scale", type=Real(Bounds(least=0, most=_LARGEST_SCALE, above=True)), help="Or: times between arrivals, times so much."
     ),
     click.option(
         "--policy", "policies", type=_Policies(), default="all", show_default=True, metavar="NAME[,NAME...]",

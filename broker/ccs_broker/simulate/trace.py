@@ -51,7 +51,8 @@ def read_trace(path: Path, rows: int | None = None) -> list[Row]:
         ConfigurationError: the file can't be read, holds nothing, or a line of it is wrong; the line is named.
     """
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        # Spreadsheets put a byte order mark before the first column's name.
+        with path.open(encoding="utf-8-sig", newline="") as file:
             return _read(csv.DictReader(file), path, rows)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"trace {path}: {error}") from None
@@ -68,6 +69,8 @@ def _read(reader: csv.DictReader[str], path: Path, rows: int | None) -> list[Row
     found = []
     for line in islice(reader, rows):
         try:
+            if empty := [name for name, value in line.items() if value is None]:
+                raise ValueError(f"the row ends before the column {empty[0]!r}")
             row = parse(line)
             if not all(0 <= value < math.inf for value in _numbers(row)):
                 raise ValueError("a number below 0, or none at all")

@@ -59,13 +59,15 @@ class World:
     _waiting: dict[str, int] = field(default_factory=dict)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _orders: int = 0
+    #: Whether the next sweep is among the events.
+    _ticks: bool = False
 
     def run(self) -> float:
         """Let time pass until every job has ended or was refused; the time of the last end."""
         self._by_id = {job.id: job for job in self.jobs}
         for job in self.jobs:
             self._at(job.row.arrival_s, partial(self._arrive, job))
-        self._at(0.0, self._tick)
+        self._keep_ticking()
         while self.ended < len(self.jobs):
             self.now_s = self._events[0][0]
             # Whatever happens at one time has happened before anybody claims.
@@ -84,6 +86,7 @@ class World:
         return [pool for worker in self.workers for pool in worker.pools]
 
     def _arrive(self, job: SimJob) -> None:
+        self._keep_ticking()
         fits = any(
             job.row.modality in pool.modalities and job.demand.kv_tokens <= pool.kv_tokens
             for pool in self._pools()
@@ -105,8 +108,23 @@ class World:
             self._claim(min(deaf, key=lambda pool: pool.since), modality)
 
     def _tick(self) -> None:
+        """Sweep; again and again while there is anything to sweep, so that an idle year is no work."""
         self.desk.tick(self.now_s)
-        self._at(self.now_s + SWEEP_S / len(self.workers), self._tick)
+        self._ticks = len(self._by_id) > self.ended and self._is_busy()
+        if self._ticks:
+            self._at(self.now_s + self._tick_s, self._tick)
+
+    def _is_busy(self) -> bool:
+        return any(self._waiting.values()) or any(pool.used_slots for pool in self._pools())
+
+    def _keep_ticking(self) -> None:
+        if not self._ticks:
+            self._ticks = True
+            self._at((int(self.now_s / self._tick_s) + 1) * self._tick_s, self._tick)
+
+    @property
+    def _tick_s(self) -> float:
+        return SWEEP_S / len(self.workers)
 
     def _dispatch(self) -> None:
         """Wake listeners while there is something to claim."""

@@ -103,3 +103,15 @@ def test_scaling_moves_arrivals_apart(mixed):
 def test_a_drawn_trace_names_its_seed():
     assert seed_of(Path("mixed_seed7.csv")) == 7
     assert seed_of(Path("azure_llm_2023_conv.csv")) is None
+
+
+def test_a_spreadsheet_s_byte_order_mark_is_no_part_of_a_name(tmp_path):
+    path = tmp_path / "excel.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + (HEAD + "1,text,batch,t,0,0,5,5\n").encode())
+    assert [row.arrival_s for row in read_trace(path)] == [1.0]
+
+
+def test_a_short_row_is_refused_by_line_and_column(tmp_path):
+    path = write(tmp_path, HEAD + "1,text,batch,t,0,0,5,5\n2,text,batch,t,0\n")
+    with pytest.raises(ConfigurationError, match=r"line 3: the row ends before the column 'audio_s'"):
+        read_trace(path)

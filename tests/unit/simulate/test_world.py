@@ -178,3 +178,21 @@ def test_progress_ends_with_all_jobs():
     jobs = jobs_of([row(float(n)) for n in range(120)], REFERENCE)
     World(jobs, [make_worker("w", REFERENCE, TEXT, None)], ArrivalOrder(), lambda *at: seen.append(at)).run()
     assert seen == [(50, 120), (100, 120), (120, 120)]
+
+
+def test_an_idle_year_is_no_work():
+    """Nothing is swept while nothing waits or runs."""
+
+    class Counting(ArrivalOrder):
+        ticks = 0
+
+        def tick(self, now_s):
+            self.ticks += 1
+            return super().tick(now_s)
+
+    desk = Counting()
+    year_s = 365 * 86400.0
+    jobs, world = run([row(0.0, context=100), row(year_s, context=100), row(2 * year_s, context=100)], desk=desk)
+    assert all(job.first_s is not None for job in jobs)
+    assert world.now_s > 2 * year_s
+    assert desk.ticks < 100
