@@ -192,7 +192,9 @@ def test_an_idle_year_is_no_work():
 
     desk = Counting()
     year_s = 365 * 86400.0
-    jobs, world = run([row(0.0, context=100), row(year_s, context=100), row(2 * year_s, context=100)], desk=desk)
+    jobs, world = run(
+        [row(0.0, context=100), row(year_s, context=100), row(2 * year_s, context=100)], desk=desk
+    )
     assert all(job.first_s is not None for job in jobs)
     assert world.now_s > 2 * year_s
     assert desk.ticks < 100
