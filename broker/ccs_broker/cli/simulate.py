@@ -104,7 +104,8 @@ class _Shares(click.ParamType):  # type: ignore[type-arg]  # as above
         help="Arrival rate as a share of what FIFO can do; 0.9 unless --scale is given.",
     ),
     click.option(
-        "--scale", type=Real(Bounds(least=0, most=_LARGEST_SCALE, above=True)), help="Or: times between arrivals, times so much."
+        "--scale", type=Real(Bounds(least=0, most=_LARGEST_SCALE, above=True)),
+        help="Or: times between arrivals, times so much."
     ),
     click.option(
         "--policy", "policies", type=_Policies(), default="all", show_default=True, metavar="NAME[,NAME...]",
