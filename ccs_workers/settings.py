@@ -32,6 +32,9 @@ DEFAULT_SLOTS: Final = 16
 MAX_SLOTS: Final = 4096
 DEFAULT_STALL_S: Final = 30.0
 DEFAULT_UNLOAD_IDLE_S: Final = 600.0
+_PARTS_EXAMPLE: Final = "text=8,vision=4"
+_NUMBER: Final = re.compile(r"[+-]?[\d.]+")
+_SHOWN_CHARS: Final = 40
 _WHOLE_PERCENT: Final = 100.0
 _MOST_MEMORY_BYTES: Final = 2**50
 #: Bounds of every time that can be set, in seconds.
@@ -121,28 +124,30 @@ def parse_slots(text: str) -> SlotPlan:
     Raises:
         ConfigurationError: it isn't a whole number from 1 to ``MAX_SLOTS``, nor are its parts.
     """
-    if "=" in text:
-        parts = parse_parts(text, "slots")
-        return SlotPlan(total=sum(parts.values()), parts=parts)
-    return SlotPlan(total=_slots(text, "slots"))
+    # A sign or a point is a number gone wrong; anything else was meant as a list.
+    if _NUMBER.fullmatch(text.strip()):
+        return SlotPlan(total=_slots(text.strip(), "slots"))
+    parts = parse_parts(text, "slots", example=f"{DEFAULT_SLOTS}, or {_PARTS_EXAMPLE}")
+    return SlotPlan(total=sum(parts.values()), parts=parts)
 
 
-def parse_parts(text: str, name: str) -> dict[Modality, int]:
-    """Read slots of some modalities, such as ``text=8,vision=4``.
+def parse_parts(text: str, name: str, *, example: str = _PARTS_EXAMPLE) -> dict[Modality, int]:
+    """Read slots of some modalities, such as ``text=8,vision=4``; ``example`` is what the error shows.
 
     Raises:
         ConfigurationError: it isn't of this form, or adds up to more than ``MAX_SLOTS``; it begins with ``name``.
     """
-    parts: dict[Modality, int] = {}
-    for item in filter(None, (word.strip() for word in text.split(","))):
-        word, equals, number = (piece.strip() for piece in item.partition("="))
-        if not equals or word not in set(Modality) or word in parts:
-            raise ConfigurationError(
-                f"{name} are given once for each modality ({', '.join(Modality)}), such as text=8,vision=4; "
-                f"got {text!r}"
-            )
-        parts[Modality(word)] = _slots(number, name)
-    if not parts or sum(parts.values()) > MAX_SLOTS:
+    items = [item for word in text.split(",") if (item := word.strip())]
+    pairs = [tuple(piece.strip() for piece in item.partition("=")) for item in items]
+    words = [word for word, _, _ in pairs]
+    right = all(word in set(Modality) and _NUMBER.fullmatch(number) for word, _, number in pairs)
+    if not pairs or not right or len(set(words)) < len(words):
+        raise ConfigurationError(
+            f"{name} are given once for each modality ({', '.join(Modality)}), such as {example}; "
+            f"got {text[:_SHOWN_CHARS]!r}"
+        )
+    parts = {Modality(word): _slots(number, name) for word, _, number in pairs}
+    if sum(parts.values()) > MAX_SLOTS:
         raise ConfigurationError(f"{name} must add up to a number from 1 to {MAX_SLOTS}; got {text!r}")
     return parts
 
@@ -173,8 +178,15 @@ def shown_parts(parts: Mapping[Modality, int]) -> str:
 
 
 def _slots(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MAX_SLOTS:
-        raise ConfigurationError(f"{name} should be a whole number from 1 to {MAX_SLOTS}, not {text}")
+    # Python refuses to read numbers of thousands of digits.
+    if (
+        not (text.isascii() and text.isdecimal())
+        or len(text) > _SHOWN_CHARS
+        or not 1 <= int(text) <= MAX_SLOTS
+    ):
+        raise ConfigurationError(
+            f"{name} should be a whole number from 1 to {MAX_SLOTS}, not {text[:_SHOWN_CHARS]}"
+        )
     return int(text)
 
 

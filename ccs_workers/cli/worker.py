@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
-from contextlib import closing
+import sys
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -27,7 +29,7 @@ from ccs_workers.settings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from ccs_broker.contract import Modality
@@ -141,7 +143,7 @@ capacity_options = with_options(
     help="Time after which a model that isn't its modality's default is unloaded if nobody uses it.",
 )
 @click.option(
-    "--name", callback=_name, help="Unique in the fleet; without it, made from host and process id."
+    "--name", callback=_name, help="Refused while another live worker has it; without it, one is made up."
 )
 @click.option(
     "--drain-seconds",
@@ -183,9 +185,32 @@ def worker_command(model_file: Path | None, home: Path | None, as_json: bool, **
     from ccs_workers.consume.options import WorkerOptions
 
     options["loglevel"] = options.pop("log_level")
-    if as_json:
-        echo_json({"worker": {"model_file": str(models), **_plain(options)}})
-    return run_worker(WorkerOptions(url=server, model_file=models, **options))
+    with ExitStack() as until_the_end:
+
+        def tell_machines() -> None:
+            echo_json({"worker": {"model_file": str(models), **_plain(options)}})
+            until_the_end.enter_context(_standard_output_to_errors())
+
+        worker = WorkerOptions(url=server, model_file=models, **options)
+        return run_worker(worker, on_checked=tell_machines if as_json else None)
+
+
+@contextmanager
+def _standard_output_to_errors() -> Iterator[None]:
+    """Let Celery's banner, and whatever else is written to this process's standard output, go to standard error."""
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:
+        # The caller closed one of them.
+        yield
+        return
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def test_workers_shows_who_lives_and_serves_what(run, redis_url):
     tiny = TinyWorker(redis_url)
     try:
         shown = run("workers").stdout.splitlines()[1]
-        assert shown.split() == ["tiny@here", "ready", "text", "1/4", "tiny", "(ready,", "cpu)", "-"]
+        assert shown.split() == ["tiny@here", "ready", "text", "1/4", "tiny", "(ready,", "cpu)", "-", "-"]
         (worker,) = json.loads(run("workers", "--json").stdout)["workers"]
         assert (worker["name"], worker["report"]) == ("tiny@here", REPORT)
     finally:

@@ -31,6 +31,9 @@ def test_reprioritize_moves_a_job(run):
     run("cancel", first)
     refused = run("reprioritize", first, "--qos", "batch", "--json")
     assert (refused.exit_code, json.loads(refused.stdout)["error"]["code"]) == (1, "CONFLICT")
+    told = run("reprioritize", first, "--qos", "batch").stderr
+    assert "only a job that waits can be moved" in told
+    assert "--idempotency-key" not in told
 
 
 def test_tenants_are_shown_and_weighed(run):
@@ -50,6 +53,18 @@ def test_tenants_are_shown_and_weighed(run):
     }
     for wrong in (("acme", "0"), ("a b", "1"), ("acme", "much")):
         assert run("tenants", "set", *wrong).exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["a b", "", "x" * 129, "-a"])
+def test_the_rule_for_a_tenant_s_name_is_told_in_one_wording(run, name):
+    set_one = run("tenants", "set", "--", name, "2").stderr
+    submitted = run("submit", "text", "x", "--tenant", name).stderr
+    assert "TENANT: should be 1 to 128 letters, digits or any of . _ : @ / -, the first a letter" in set_one
+    assert set_one.replace("TENANT", "--tenant") == submitted
+
+
+def test_the_rule_for_a_weight_is_told_as_for_any_number(run):
+    assert "should be a number from 0.001 to 1000, not '5000'" in run("tenants", "set", "a", "5000").stderr
 
 
 def test_a_job_that_would_be_late_is_refused_where_that_is_wished(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,18 @@ def test_the_seed_in_the_files_name_is_the_file_itself(mixed_trace):
     ("arguments", "said"),
     [
         (["--policy", "best"], "should be of fifo, static, class, edf, balanced, or all, not 'best'"),
-        (["--load", "0"], "should be a number above 0, or several"),
+        (["--load", "0"], "should be a number from 0.0001 to 10000, or several"),
+        (["--load", "1e-9"], "from 0.0001 to 10000"),
+        (["--load", "inf"], "from 0.0001 to 10000"),
+        (["--scale", "inf"], "should be a number from 1e-06 to 1000000, not 'inf'"),
+        (["--scale", "1e300"], "not '1e300'"),
+        (["--scale", "nan"], "not 'nan'"),
+        (["--share", "text=nan"], "in all at most 1"),
+        (
+            ["--policy", "static", "--share", "text=1"],
+            "no slot to the trace's audio jobs: name a larger share",
+        ),
+        (["--policy", "all", "--share", "text=0.9,audio=0.001"], "no slot to the trace's audio jobs"),
         (["--load", "1,x"], "not '1,x'"),
         (["--load", "1", "--scale", "2"], "give one of them"),
         (["--share", "text=0.9,vision=0.2"], "in all at most 1"),
@@ -257,3 +269,48 @@ def test_the_commands_of_the_docs_run_as_they_stand(tmp_path, monkeypatch):
     for _, _, *arguments in commands:
         own = {"4000": 12, "plots": tmp_path, "0.9,1.5": 0.9}
         simulate(*(own.get(argument, argument) for argument in arguments))
+
+
+@pytest.fixture
+def sparse(tmp_path) -> Path:
+    path = tmp_path / "sparse.csv"
+    path.write_text(
+        HEAD + "5,text,standard,a,0,0,100,1\n1,text,standard,a,0,0,100,1\n3,text,standard,a,0,0,100,1\n"
+    )
+    return path
+
+
+def test_virtual_weeks_without_work_take_no_time(sparse):
+    """5e6 seconds: five million sweeps, if each second had one."""
+    began = time.monotonic()
+    for estimates in ("known", "learnt"):
+        found = simulate_json("--trace", sparse, "--scale", "1e6", "--estimates", estimates)
+        for run in found["runs"]:
+            assert run["longest_first_s"] == pytest.approx(0.016)
+    assert time.monotonic() - began < 30
+
+
+def test_a_trace_is_not_stretched_beyond_what_the_ledger_lasts(sparse):
+    sparse.write_text(HEAD + "0,text,standard,a,0,0,100,1\n1.7e9,text,standard,a,0,0,100,1\n")
+    told = simulate("--trace", sparse, "--scale", 1, code=2).stderr
+    assert "would arrive after 1.97e+04 days, 100 are the most" in told
+
+
+@pytest.mark.parametrize("rows", ["0,text,standard,a,0,0,100,1\n", "5,text,standard,a,0,0,100,1\n" * 2])
+def test_one_time_of_arrival_makes_no_load_but_can_be_run(sparse, rows):
+    sparse.write_text(HEAD + rows)
+    told = " ".join(simulate("--trace", sparse, code=2).stderr.split())
+    assert "a load needs two different times of arrival" in told
+    assert "give --scale 1" in told
+    (run,) = simulate_json("--trace", sparse, "--scale", 1, "--policy", "fifo")["runs"]
+    assert run["load"] is None
+    assert "load inf of capacity" in simulate("--trace", sparse, "--scale", 1, "--policy", "fifo").stdout
+
+
+def test_one_row_is_explained_whatever_the_order_of_the_file(sparse):
+    assert "requests (1) have one" in simulate("--trace", sparse, "--rows", 1, code=2).stderr
+    simulate("--trace", sparse, "--rows", 1, "--scale", 1)
+
+
+def test_a_few_requests_can_be_drawn_anew(sparse):
+    assert simulate_json("--trace", sparse, "--seed", 5, "--policy", "fifo")["rows"] == 3

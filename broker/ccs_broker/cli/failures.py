@@ -24,24 +24,36 @@ EXIT_USAGE: Final = 2
 EXIT_NOT_SUCCEEDED: Final = 3
 EXIT_INTERRUPTED: Final = 130
 
-#: What a reader can do next, by error code.
+#: What a reader can do next, by error code, whatever the command.
 _HINTS: Final = {
     "QUEUE_UNAVAILABLE": "is the server running? --url or CCS_REDIS_URL names it; 'ccs up' starts one here",
-    "QUEUE_FULL": "the server's memory is used up; try again when jobs have ended",
+    "QUEUE_FULL": "try again when jobs have ended; 'ccs queues' shows how many wait",
     "NO_SUITABLE_WORKER": "'ccs workers' shows who serves what; 'ccs worker --modalities ...' starts one",
-    "NOT_FOUND": "a job can be read for a day after its end; 'ccs submit' prints the id",
-    "TIMEOUT": "the job goes on; ask again with 'ccs stream' or 'ccs result'",
     "STREAM_EXPIRED": "events are kept for an hour after the end; 'ccs result' may still have the outcome",
-    "CONFLICT": "'ccs status' shows the job; to submit another one, use another --idempotency-key",
+}
+_UNKNOWN_JOB: Final = "a job can be read for a day after its end; 'ccs submit' prints the id"
+_STILL_RUNS: Final = "the job goes on; ask again with 'ccs stream' or 'ccs result'"
+#: Where one code asks for different things of different commands; those that aren't named get no hint.
+_HINTS_OF_COMMANDS: Final = {
+    "NOT_FOUND": {
+        **dict.fromkeys(("stream", "result", "status", "cancel", "reprioritize"), _UNKNOWN_JOB),
+        "dead": "'ccs dead list' shows what is there",
+    },
+    "TIMEOUT": dict.fromkeys(("submit", "stream", "result"), _STILL_RUNS),
+    "CONFLICT": {
+        "submit": "use another --idempotency-key, or repeat the very same request",
+        "reprioritize": "only a job that waits can be moved; 'ccs status' shows where this one stands",
+    },
 }
 
 
-def exit_code_of(error: Exception, *, as_json: bool) -> int | None:
-    """Report an error and return the exit code; None for one that nobody foresaw."""
+def exit_code_of(error: Exception, *, as_json: bool, command: str = "") -> int | None:
+    """Report an error of this command of `ccs` and return the exit code; None for one that nobody foresaw."""
     if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
     if isinstance(error, CcsError):
-        _report(error.code, error.message, _HINTS.get(error.code), retryable=error.retryable, as_json=as_json)
+        hint = _HINTS_OF_COMMANDS.get(error.code, {}).get(command) or _HINTS.get(error.code)
+        _report(error.code, error.message, hint, retryable=error.retryable, as_json=as_json)
         told_wrong = isinstance(error, InvalidInputError | ConfigurationError) and not isinstance(
             error, SetupError
         )

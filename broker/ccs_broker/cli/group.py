@@ -68,7 +68,8 @@ class CcsGroup(click.Group):
             status = super().main(arguments, *rest, **extra)
         except Exception as error:
             # The outermost edge: known errors become one line, unknown ones keep their traceback.
-            status = exit_code_of(error, as_json="--json" in arguments)
+            command = next((word for word in arguments if not word.startswith("-")), "")
+            status = exit_code_of(error, as_json="--json" in arguments, command=command)
             if status is None:
                 raise
         sys.exit(status if isinstance(status, int) else 0)

@@ -16,8 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ccs_broker.contract.wording import Bounds
+    from ccs_broker.errors import InvalidInputError
 
-__all__ = ["DURATION", "PAIR", "Real", "Whole", "json_option", "url_option", "with_options"]
+__all__ = [
+    "DURATION",
+    "PAIR",
+    "Real",
+    "Whole",
+    "in_words_of_the_command",
+    "json_option",
+    "url_option",
+    "with_options",
+]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 
@@ -60,15 +70,15 @@ class Real(click.FloatRange):
         try:
             number = float(value)
         except ValueError:
-            number = float("nan")
-        if not _within(number, self._bounds):
+            number = math.nan
+        if not math.isfinite(number) or not _within(number, self._bounds):
             self.fail(f"should be a number {self._bounds}, not {str(value)!r}", param, ctx)
         return number
 
 
 def _within(number: float, bounds: Bounds) -> bool:
     low = bounds.least is None or (number > bounds.least if bounds.above else number >= bounds.least)
-    return math.isfinite(number) and low and (bounds.most is None or number <= bounds.most)
+    return low and (bounds.most is None or number <= bounds.most)
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since Click 8.4 only
@@ -132,6 +142,16 @@ url_option = click.option(
     help="The server, such as redis://127.0.0.1:6379/0.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for machines.")
+
+
+def in_words_of_the_command(error: InvalidInputError) -> InvalidInputError:
+    """The same error with the running command's option in the place of the field that it stands for."""
+    field, colon, rule = error.message.partition(": ")
+    for parameter in click.get_current_context().command.params:
+        if colon and parameter.name == field.partition("[")[0]:
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else field.upper()
+            return type(error)(f"{shown}: {rule}")
+    return error
 
 
 def with_options(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:

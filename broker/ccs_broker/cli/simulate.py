@@ -47,7 +47,7 @@ class _Policies(click.ParamType):  # type: ignore[type-arg]  # generic since Cli
 #: Bounds of what arrival times are stretched by: a trace of seconds becomes one of days, but not of geological ages.
 _LEAST_LOAD: Final = 1e-4
 _MOST_LOAD: Final = 1e4
-_LARGEST_SCALE: Final = 1e6
+_SCALES: Final = Bounds(least=1e-6, most=1e6)
 
 
 class _Loads(click.ParamType):  # type: ignore[type-arg]  # as above
@@ -87,7 +87,11 @@ class _Shares(click.ParamType):  # type: ignore[type-arg]  # as above
             shares = {Modality(word): float(share) for word, share in pairs}
         except ValueError:
             shares = {}
-        if not shares or min(shares.values()) <= 0 or sum(shares.values()) > 1 + 1e-9:
+        if (
+            not shares
+            or not all(share > 0 for share in shares.values())
+            or not sum(shares.values()) <= 1 + 1e-9
+        ):
             self.fail(
                 f"should be like text=0.5,vision=0.3,audio=0.2, in all at most 1, not {str(value)!r}",
                 param,
@@ -104,7 +108,7 @@ class _Shares(click.ParamType):  # type: ignore[type-arg]  # as above
         help="Arrival rate as a share of what FIFO can do; 0.9 unless --scale is given.",
     ),
     click.option(
-        "--scale", type=Real(Bounds(least=0, most=_LARGEST_SCALE, above=True)),
+        "--scale", type=Real(_SCALES),
         help="Or: times between arrivals, times so much."
     ),
     click.option(

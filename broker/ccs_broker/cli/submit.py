@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from rich.text import Text
 
-from ccs_broker.cli.options import DURATION, PAIR, Real, Whole, json_option, url_option, with_options
+from ccs_broker.cli.options import (
+    DURATION,
+    PAIR,
+    Real,
+    Whole,
+    in_words_of_the_command,
+    json_option,
+    url_option,
+    with_options,
+)
 from ccs_broker.cli.output import echo_json, notes
 from ccs_broker.cli.prompt_use import unused_prompt_note
 from ccs_broker.cli.show import show_result, show_stream
@@ -149,7 +158,7 @@ def submit_command(url: str | None, modality: str, prompt: str, **options: Any) 
         try:
             job = client.submit(modality, **options)
         except InvalidInputError as error:
-            raise _in_words_of_the_command(error) from None
+            raise in_words_of_the_command(error) from None
         if note := unused_prompt_note(client, modality, options["model"], options["prompt"]):
             notes().print(Text(f"note: {note}", style="yellow"), soft_wrap=True)
         if stream or wait:
@@ -166,16 +175,6 @@ def _read_prompt() -> str:
         return sys.stdin.read()
     except UnicodeDecodeError:
         raise InvalidInputError(f"prompt: standard input isn't {sys.stdin.encoding} text") from None
-
-
-def _in_words_of_the_command(error: InvalidInputError) -> InvalidInputError:
-    """The same error with the option in the place of the field that it stands for."""
-    field, colon, rule = error.message.partition(": ")
-    for parameter in click.get_current_context().command.params:
-        if colon and parameter.name == field.partition("[")[0]:
-            shown = parameter.opts[0] if isinstance(parameter, click.Option) else field.upper()
-            return type(error)(f"{shown}: {rule}")
-    return error
 
 
 def _watch(client: Client, job: JobHandle, *, stream: bool, timeout_s: float | None, as_json: bool) -> int:

@@ -7,9 +7,12 @@ from contextlib import closing
 import click
 from rich.text import Text
 
-from ccs_broker.cli.options import json_option, url_option, with_options
+from ccs_broker.cli.options import Real, in_words_of_the_command, json_option, url_option, with_options
 from ccs_broker.cli.output import echo_json, make_table, out, plain_value, printable
 from ccs_broker.client import Client
+from ccs_broker.client.changing import LEAST_WEIGHT, MOST_WEIGHT
+from ccs_broker.contract.wording import Bounds
+from ccs_broker.errors import InvalidInputError
 
 __all__ = ["tenants_command"]
 
@@ -41,11 +44,11 @@ def tenants_command(context: click.Context, url: str | None, as_json: bool) -> N
 
 
 @tenants_command.command("set")
-@click.argument("name")
-@click.argument("weight", type=float)
+@click.argument("tenant")
+@click.argument("weight", type=Real(Bounds(least=LEAST_WEIGHT, most=MOST_WEIGHT)))
 @with_options(url_option, json_option)
 @click.pass_obj
-def set_command(group_url: str | None, name: str, weight: float, url: str | None, as_json: bool) -> None:
+def set_command(group_url: str | None, tenant: str, weight: float, url: str | None, as_json: bool) -> None:
     """Set a tenant's weight, 0.001 to 1000; 1 is the usual one.
 
     It counts at once, for what the tenant has waiting too.
@@ -54,8 +57,11 @@ def set_command(group_url: str | None, name: str, weight: float, url: str | None
     ccs tenants set acme 3
     """
     with closing(Client(url or group_url)) as client:
-        client.set_weight(name, weight)
+        try:
+            client.set_weight(tenant, weight)
+        except InvalidInputError as error:
+            raise in_words_of_the_command(error) from None
     if as_json:
-        echo_json({"tenant": name, "weight": weight})
+        echo_json({"tenant": tenant, "weight": weight})
     else:
-        out().print(Text(f"{printable(name)}: weight {weight:g}"))
+        out().print(Text(f"{printable(tenant)}: weight {weight:g}"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING, Final, cast
+
+from pydantic import TypeAdapter, ValidationError
 
 from ccs_broker import topology
 from ccs_broker.client import looking
@@ -13,7 +14,9 @@ from ccs_broker.client.faults import checked
 from ccs_broker.client.records import TenantShare
 from ccs_broker.client.steps import Ask
 from ccs_broker.contract.build import parse_word
-from ccs_broker.contract.limits import MAX_LIFETIME_S, MAX_NAME_CHARS
+from ccs_broker.contract.job import Job, Name
+from ccs_broker.contract.limits import MAX_LIFETIME_S
+from ccs_broker.contract.wording import expected_of, kind_of
 from ccs_broker.contract.words import Overload, QosClass
 from ccs_broker.errors import ConflictError, InvalidInputError
 from ccs_broker.ledger.calls import MOST_WEIGHTS, text
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 LEAST_WEIGHT: Final = 0.001
 MOST_WEIGHT: Final = 1000.0
 _FIELDS: Final = ("kind", "rank", "expire", "sub", "low")
-_TENANT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]*")
+_TENANT: Final = TypeAdapter(Name)
 
 
 def reprioritize(
@@ -95,8 +98,11 @@ def set_weight(core: ClientCore, tenant: str, weight: float) -> Asking[None]:
     Raises:
         InvalidInputError: the name or the weight is wrong, or too many tenants have a weight of their own.
     """
-    if len(tenant) > MAX_NAME_CHARS or not _TENANT.fullmatch(tenant):
-        raise InvalidInputError(f"tenant: should be a name of at most {MAX_NAME_CHARS} characters")
+    try:
+        _TENANT.validate_python(tenant)
+    except ValidationError as error:
+        fault = kind_of(tenant, error.errors()[0]["type"])
+        raise InvalidInputError(f"tenant: should be {expected_of(Job, 'tenant')}, not {fault}") from None
     if not math.isfinite(weight) or not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
         raise InvalidInputError(f"weight: should be a number from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}")
     (reply,) = yield from run_calls((core.calls.weigh(tenant, weight),))

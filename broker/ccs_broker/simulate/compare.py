@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from ccs_broker.simulate.metrics import Summary, summarize
 from ccs_broker.simulate.model import REFERENCE, DeviceModel
 from ccs_broker.simulate.records import SimJob, jobs_of
 from ccs_broker.simulate.trace import scaled
-from ccs_broker.simulate.worker import THIRDS, make_worker
+from ccs_broker.simulate.worker import THIRDS, make_worker, part_of
 from ccs_broker.simulate.world import World
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICY_NAMES", "STATIC", "Comparison", "Run", "compare"]
 
+_DAY_S: Final = 86_400.0
 #: Not a way to score but to divide the workers: first come, first served inside each modality's share.
 STATIC: Final = "static"
 #: In the order of the tables: what others are measured against first, the default last.
 POLICY_NAMES: Final = ("fifo", STATIC, "class", "edf", "balanced")
+#: Longest time that a trace may be stretched to; the ledger's leases and reports last that long.
+LONGEST_S: Final = 100 * _DAY_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Run:
     """One policy at one load, and what came of it."""
 
     policy: str
+    #: Arrival rate as a share of capacity; infinite where everything arrives at once.
     load: float
     summary: Summary
     jobs: Sequence[SimJob]
@@ -72,12 +77,22 @@ def compare(
     ``on_progress`` hears policy, load, jobs that ended, and jobs in all.
 
     Raises:
+        InvalidInputError: the trace has no rate that a load could be made of, would last too long, or has jobs that
+            `static` gives no slot to.
         ConfigurationError: no server can be started here.
     """
     own = comparison
-    per_second = capacity(list(own.rows), own.model, own.workers)
+    _check_shares(own)
     rate = _rate(own.rows)
+    if own.loads and math.isinf(rate):
+        raise InvalidInputError(
+            f"a load needs two different times of arrival, and the trace's requests ({len(own.rows)}) have one; "
+            "give --scale 1 to run them as they are"
+        )
+    per_second = capacity(list(own.rows), own.model, own.workers)
     factors = [rate / (load * per_second) for load in own.loads] if own.loads else [own.scale]
+    for factor in factors:
+        _check_length(own.rows[-1].arrival_s * factor)
     with EmbeddedServer(unix_socket=True) as server:
         for factor in factors:
             load = rate / (factor * per_second)
@@ -119,6 +134,26 @@ def _run(own: Comparison, trial: _Trial, url: str, on_progress: Callable[[int, i
 
 
 def _rate(rows: Sequence[Row]) -> float:
-    if not rows[-1].arrival_s:
-        raise InvalidInputError("the trace's requests all arrive at once, which no load can be made of")
-    return len(rows) / rows[-1].arrival_s
+    """Arrivals a second, counted from the trace's beginning; infinite if all arrive at one time."""
+    return len(rows) / rows[-1].arrival_s if rows[0].arrival_s != rows[-1].arrival_s else math.inf
+
+
+def _check_length(last_s: float) -> None:
+    if not last_s <= LONGEST_S:
+        raise InvalidInputError(
+            f"the trace's last request would arrive after {last_s / _DAY_S:.3g} days, {LONGEST_S / _DAY_S:g} are the "
+            "most; see --load and --scale (arrival_s counts from the trace's beginning)"
+        )
+
+
+def _check_shares(own: Comparison) -> None:
+    """Jobs of a modality without a slot could only be refused, all of them."""
+    if STATIC not in own.policies:
+        return
+    modalities = dict.fromkeys(row.modality for row in own.rows)
+    without = [word for word in modalities if not part_of(own.shares.get(word, 0.0), own.model.max_sequences)]
+    if without:
+        raise InvalidInputError(
+            f"static gives no slot to the trace's {' and '.join(without)} jobs: name a larger share for each with "
+            "--share, or leave static out of --policy"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from ccs_broker.contract.words import QosClass
@@ -77,7 +78,8 @@ def _run_value(run: Run) -> dict[str, Any]:
     summary = {item.name: getattr(run.summary, item.name) for item in dataclasses.fields(run.summary)}
     return {
         "policy": run.policy,
-        "load": round(run.load, 6),
+        # JSON knows no infinity.
+        "load": None if math.isinf(run.load) else round(run.load, 6),
         "estimate_error": run.estimate_error,
         **{name: _plain(value) for name, value in summary.items()},
     }

@@ -8,8 +8,10 @@ import random
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
+from functools import partial
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ccs_broker.contract.words import Modality, QosClass
 from ccs_broker.errors import ConfigurationError
@@ -18,11 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    Line = Mapping[str, str | None]
+
 __all__ = ["Row", "read_trace", "resample", "scaled", "seed_of"]
 
 _SEED_IN_NAME: Final = re.compile(r"seed(\d+)")
 #: Columns of the Azure LLM inference traces; they name neither class nor tenant nor modality.
 _AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+#: Bounds of one request: whatever it asks for, a device gets through it in a time that can be waited for.
+_LARGEST_COUNT: Final = 1_000_000
+_LONGEST_AUDIO_S: Final = 1e6
+_SHOWN_CHARS: Final = 40
+
+_Value = TypeVar("_Value")
+_Word = TypeVar("_Word", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +72,7 @@ def read_trace(path: Path, rows: int | None = None) -> list[Row]:
 def _read(reader: csv.DictReader[str], path: Path, rows: int | None) -> list[Row]:
     columns = set(reader.fieldnames or ())
     if set(Row.__slots__) <= columns:
-        parse: Callable[[Mapping[str, str]], Row] = _parse
+        parse: Callable[[Line], Row] = _parse
     elif set(_AZURE) <= columns:
         parse = _parse_azure
     else:
@@ -69,14 +80,9 @@ def _read(reader: csv.DictReader[str], path: Path, rows: int | None) -> list[Row
     found = []
     for line in islice(reader, rows):
         try:
-            if empty := [name for name, value in line.items() if value is None]:
-                raise ValueError(f"the row ends before the column {empty[0]!r}")
-            row = parse(line)
-            if not all(0 <= value < math.inf for value in _numbers(row)):
-                raise ValueError("a number below 0, or none at all")
-        except (TypeError, ValueError) as error:
+            found.append(parse(line))
+        except _WrongCell as error:
             raise ConfigurationError(f"trace {path}, line {reader.line_num}: {error}") from None
-        found.append(row)
     if not found:
         raise ConfigurationError(f"trace {path}: no requests")
     found.sort(key=lambda row: row.arrival_s)
@@ -86,35 +92,72 @@ def _read(reader: csv.DictReader[str], path: Path, rows: int | None) -> list[Row
     return found
 
 
-def _numbers(row: Row) -> tuple[float, ...]:
-    return row.arrival_s, row.images, row.audio_s, row.context_tokens
+class _WrongCell(ValueError):
+    """Says which column holds what it should not."""
 
 
-def _parse(line: Mapping[str, str]) -> Row:
+def _cell(line: Line, column: str, read: Callable[[str], _Value], expected: str) -> _Value:
+    """Read one cell; ``read`` refuses with a ValueError."""
+    text = line[column]
+    if text is None:
+        raise _WrongCell(f"the row ends before the column {column!r}")
+    try:
+        return read(text)
+    except ValueError:
+        raise _WrongCell(f"the column {column!r} should be {expected}, not {text[:_SHOWN_CHARS]!r}") from None
+
+
+def _whole(line: Line, column: str) -> int:
+    def read(text: str) -> int:
+        if not 0 <= (value := int(text)) <= _LARGEST_COUNT:
+            raise ValueError
+        return value
+
+    return _cell(line, column, read, f"a whole number from 0 to {_LARGEST_COUNT}")
+
+
+def _seconds(line: Line, column: str, most_s: float = math.inf) -> float:
+    def read(text: str) -> float:
+        if not 0 <= (value := float(text)) <= most_s or math.isinf(value):
+            raise ValueError
+        return value
+
+    upper = "" if math.isinf(most_s) else f", up to {most_s:g}"
+    return _cell(line, column, read, f"a number of seconds, 0 or more{upper}")
+
+
+def _word(line: Line, column: str, words: type[_Word]) -> _Word:
+    return _cell(line, column, words, f"one of {', '.join(words)}")
+
+
+def _parse(line: Line) -> Row:
     return Row(
-        arrival_s=float(line["arrival_s"]),
-        modality=Modality(line["modality"]),
-        qos=QosClass(line["qos"]),
-        tenant=line["tenant"],
-        images=int(line["images"]),
-        audio_s=float(line["audio_s"]),
-        context_tokens=int(line["context_tokens"]),
-        generated_tokens=max(1, int(line["generated_tokens"])),
+        arrival_s=_seconds(line, "arrival_s"),
+        modality=_word(line, "modality", Modality),
+        qos=_word(line, "qos", QosClass),
+        tenant=_cell(line, "tenant", str, "a name"),
+        images=_whole(line, "images"),
+        audio_s=_seconds(line, "audio_s", _LONGEST_AUDIO_S),
+        context_tokens=_whole(line, "context_tokens"),
+        generated_tokens=max(1, _whole(line, "generated_tokens")),
     )
 
 
-def _parse_azure(line: Mapping[str, str]) -> Row:
+def _timestamp(text: str) -> float:
     # Seven digits behind the second, where Python's own reader takes six at most.
-    time = datetime.fromisoformat(line["TIMESTAMP"][:26] + "+00:00")
+    return datetime.fromisoformat(text[:26] + "+00:00").timestamp()
+
+
+def _parse_azure(line: Line) -> Row:
     return Row(
-        arrival_s=time.timestamp(),
+        arrival_s=_cell(line, "TIMESTAMP", _timestamp, "a time like 2023-11-16 18:15:46.6805900"),
         modality=Modality.TEXT,
         qos=QosClass.STANDARD,
         tenant="azure",
         images=0,
         audio_s=0.0,
-        context_tokens=int(line["ContextTokens"]),
-        generated_tokens=max(1, int(line["GeneratedTokens"])),
+        context_tokens=_whole(line, "ContextTokens"),
+        generated_tokens=max(1, _whole(line, "GeneratedTokens")),
     )
 
 
@@ -130,7 +173,8 @@ def resample(rows: Sequence[Row], seed: int, count: int) -> list[Row]:
     For each modality, requests are drawn from its requests with replacement, each whole, so that sizes, class and
     tenant keep going together; and the gaps between its arrivals from its gaps, apart from the requests. So each
     modality keeps its rate and its burstiness, and the modalities their mix. What depended on time (a busy hour)
-    is lost.
+    is lost. Where a modality's requests have no gaps, because there is one or all come at once, gaps are drawn from
+    the exponential distribution of its rate.
     """
     draw = random.Random(seed)
     drawn: list[Row] = []
@@ -138,14 +182,21 @@ def resample(rows: Sequence[Row], seed: int, count: int) -> list[Row]:
         own = [row for row in rows if row.modality is modality]
         if not own:
             continue
-        gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(own)] or [0.0]
-        arrival_s = draw.choice(gaps)
+        gaps = [after.arrival_s - before.arrival_s for before, after in pairwise(own)]
+        next_gap_s = partial(_gap_s, draw, gaps, rows[-1].arrival_s / len(own))
+        arrival_s = next_gap_s()
         # As many as could be among the first `count` of all.
         for _ in range(count):
             drawn.append(replace(draw.choice(own), arrival_s=arrival_s))
-            arrival_s += draw.choice(gaps)
+            arrival_s += next_gap_s()
     drawn.sort(key=lambda row: row.arrival_s)
     return drawn[:count]
+
+
+def _gap_s(draw: random.Random, gaps: Sequence[float], mean_s: float) -> float:
+    if any(gaps):
+        return draw.choice(gaps)
+    return draw.expovariate(1 / mean_s) if mean_s else 0.0
 
 
 def scaled(rows: Sequence[Row], factor: float) -> list[Row]:

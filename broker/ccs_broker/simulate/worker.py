@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ccs_broker.simulate.model import DeviceModel
     from ccs_broker.simulate.records import SimJob, Taken
 
-__all__ = ["Pool", "SimWorker", "Work"]
+__all__ = ["THIRDS", "Pool", "SimWorker", "Work", "make_worker", "part_of"]
 
 #: What the modalities' shares of a statically divided device are, where nobody says otherwise.
 THIRDS: Final = {Modality.TEXT: 1 / 3, Modality.VISION: 1 / 3, Modality.AUDIO: 1 / 3}
@@ -152,6 +152,11 @@ def make_worker(
         worker.pools = [Pool(worker, name, modalities, model.max_sequences, model.kv_tokens)]
         return worker
     for modality, share in shares.items():
-        slots, kv_tokens = int(share * model.max_sequences + 1e-9), int(share * model.kv_tokens + 1e-9)
+        slots, kv_tokens = part_of(share, model.max_sequences), part_of(share, model.kv_tokens)
         worker.pools.append(Pool(worker, f"{name}.{modality}", (modality,), slots, kv_tokens))
     return worker
+
+
+def part_of(share: float, whole: int) -> int:
+    """A share of so many slots or tokens, rounded down."""
+    return int(share * whole + 1e-9)

@@ -88,7 +88,7 @@ class World:
     def _arrive(self, job: SimJob) -> None:
         self._keep_ticking()
         fits = any(
-            job.row.modality in pool.modalities and job.demand.kv_tokens <= pool.kv_tokens
+            pool.slots and job.row.modality in pool.modalities and job.demand.kv_tokens <= pool.kv_tokens
             for pool in self._pools()
         )
         if not fits or not self.desk.publish(job, self.now_s):

@@ -33,8 +33,27 @@ def test_an_error_of_the_tree_is_one_line_with_its_code(kind, status, capsys):
 def test_what_can_be_done_next_is_said(capsys):
     exit_code_of(errors.QueueUnavailableError("gone"), as_json=False)
     assert "'ccs up'" in capsys.readouterr().err
-    exit_code_of(errors.WaitTimeoutError("late"), as_json=False)
+    exit_code_of(errors.WaitTimeoutError("late"), as_json=False, command="result")
     assert "ccs stream" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "hint"),
+    [
+        ("submit", errors.ConflictError, "use another --idempotency-key"),
+        ("reprioritize", errors.ConflictError, "only a job that waits"),
+        ("status", errors.NotFoundError, "'ccs submit' prints the id"),
+        ("dead", errors.NotFoundError, "'ccs dead list'"),
+        ("models", errors.NotFoundError, ""),
+        ("up", errors.WaitTimeoutError, ""),
+        ("submit", errors.QueueFullError, "'ccs queues'"),
+    ],
+)
+def test_a_hint_fits_the_command(command, error, hint, capsys):
+    exit_code_of(error("no"), as_json=False, command=command)
+    told = capsys.readouterr().err.partition("\n")[2]
+    assert hint in told
+    assert bool(told) == bool(hint)
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,15 @@ def test_slots_are_a_number_or_parts(text, total, parts):
         ("--slots", "text=8,text=4", "given once for each modality"),
         ("--slots", "smell=8", "text, vision, audio, fusion"),
         ("--slots", "text=4096,audio=1", "add up to a number from 1 to 4096"),
-        ("--slots", "²", "whole number"),
+        ("--slots", "²", "such as 16, or text=8,vision=4; got '²'"),
+        ("--slots", "text8", "such as 16, or text=8,vision=4; got 'text8'"),
+        ("--slots", "text=8;vision=4", "such as 16, or text=8,vision=4; got 'text=8;vision=4'"),
+        ("--slots", "", "such as 16, or text=8,vision=4; got ''"),
+        ("--slots", "-1", "from 1 to 4096, not -1"),
+        ("--slots", "1.5", "from 1 to 4096, not 1.5"),
+        ("--slots", "9" * 5000, "from 1 to 4096, not 999"),
         ("--floors", "text", "such as text=8,vision=4"),
-        ("--floors", ",", "add up"),
+        ("--floors", ",", "such as text=8,vision=4; got ','"),
     ],
 )
 def test_slots_that_can_not_be_read_are_refused(models, option, value, complaint):

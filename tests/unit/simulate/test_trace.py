@@ -58,13 +58,33 @@ def test_the_azure_traces_are_text_of_the_standard_class(tmp_path):
         ("", "needs the columns arrival_s, modality"),
         ("a,b\n1,2\n", "needs the columns"),
         (HEAD, "no requests"),
-        (HEAD + "0,text,standard,t,0,0,1,1\nx,text,standard,t,0,0,1,1\n", "line 3: could not convert"),
-        (HEAD + "0,smell,standard,t,0,0,1,1\n", "line 2: 'smell' is not a valid Modality"),
-        (HEAD + "0,text,soon,t,0,0,1,1\n", "line 2: 'soon' is not a valid QosClass"),
-        (HEAD + "0,text,standard,t,-1,0,1,1\n", "line 2: a number below 0"),
-        (HEAD + "0,text,standard\n", "line 2"),
-        (HEAD + "nan,text,standard,t,0,0,1,1\n", "line 2"),
-        (HEAD + "0,audio,standard,t,0,inf,1,1\n", "line 2"),
+        (
+            HEAD + "0,text,standard,t,0,0,1,1\nx,text,standard,t,0,0,1,1\n",
+            "line 3: the column 'arrival_s' should be a number of seconds, 0 or more, not 'x'",
+        ),
+        (
+            HEAD + "0,smell,standard,t,0,0,1,1\n",
+            "'modality' should be one of text, vision, audio, fusion, not 'smell'",
+        ),
+        (HEAD + "0,text,soon,t,0,0,1,1\n", "line 2: the column 'qos' should be one of realtime, "),
+        (
+            HEAD + "0,text,standard,t,-1,0,1,1\n",
+            "'images' should be a whole number from 0 to 1000000, not '-1'",
+        ),
+        (HEAD + "0,text,standard\n", "line 2: the row ends before the column 'tenant'"),
+        (HEAD + "nan,text,standard,t,0,0,1,1\n", "line 2: the column 'arrival_s' .* not 'nan'"),
+        (
+            HEAD + "0,audio,standard,t,0,inf,1,1\n",
+            "'audio_s' should be a number of seconds, 0 or more, up to 1e",
+        ),
+        (
+            HEAD + f"0,text,standard,t,0,0,{'9' * 400},1\n",
+            "the column 'context_tokens' should be a whole number",
+        ),
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,1\n",
+            "line 2: the column 'TIMESTAMP' should be a time",
+        ),
     ],
 )
 def test_a_wrong_trace_is_refused_with_its_line(tmp_path, body, said):
@@ -115,3 +135,22 @@ def test_a_short_row_is_refused_by_line_and_column(tmp_path):
     path = write(tmp_path, HEAD + "1,text,batch,t,0,0,5,5\n2,text,batch,t,0\n")
     with pytest.raises(ConfigurationError, match=r"line 3: the row ends before the column 'audio_s'"):
         read_trace(path)
+
+
+def test_a_column_that_nobody_reads_may_be_missing(tmp_path):
+    path = write(tmp_path, HEAD.replace("\n", ",note\n") + "1,text,batch,t,0,0,5,5\n")
+    assert [row.arrival_s for row in read_trace(path)] == [1.0]
+
+
+def test_modalities_of_one_request_each_are_drawn_at_their_rate_and_not_at_once(tmp_path):
+    body = HEAD + "1,text,batch,t,0,0,5,5\n3,vision,batch,t,1,0,5,5\n5,audio,batch,t,0,1,5,5\n"
+    rows = read_trace(write(tmp_path, body))
+    assert len({row.arrival_s for row in resample(rows, 5, 3)}) == 3
+    many = resample(rows, 5, 3000)
+    assert many[-1].arrival_s == pytest.approx(5000, rel=0.1)
+    assert mean(row.modality == "vision" for row in many) == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_what_all_comes_at_once_is_drawn_at_once(tmp_path):
+    rows = read_trace(write(tmp_path, HEAD + "0,text,batch,t,0,0,5,5\n" * 3))
+    assert [row.arrival_s for row in resample(rows, 5, 3)] == [0.0, 0.0, 0.0]

@@ -198,3 +198,9 @@ def test_an_idle_year_is_no_work():
     assert all(job.first_s is not None for job in jobs)
     assert world.now_s > 2 * year_s
     assert desk.ticks < 100
+
+
+def test_a_job_whose_part_of_the_device_has_no_slot_is_refused_and_holds_up_nobody():
+    shares = {Modality.TEXT: 0.99, Modality.VISION: 0.01}
+    jobs, _ = run([row(0.0), row(0.0, modality=Modality.VISION)], shares=shares)
+    assert [job.refused for job in jobs] == [False, True]
