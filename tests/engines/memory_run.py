@@ -28,7 +28,7 @@ from tests.speech import SHORT_CLIP
 
 FOLDERS = {"text": "smollm2", "whisper": "whisper-tiny-en", "vision": "vision"}
 MODALITIES = {"text": Modality.TEXT, "whisper": Modality.AUDIO, "vision": Modality.VISION}
-ROUNDS = 3
+ROUNDS = 2
 
 
 def text_jobs() -> list[EngineJob]:

@@ -13,7 +13,7 @@ from ccs_broker.contract import Usage
 from ccs_broker.errors import InternalError, InvalidInputError
 from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
-from ccs_workers.engines.footprint import footprint_of, give_back, map_large_blocks
+from ccs_workers.engines.footprint import KEPT_BYTES, footprint_of, give_back, map_large_blocks
 from ccs_workers.engines.loading import pick_device, quiet_transformers
 from ccs_workers.engines.media import ImageLimits, decode_image, size_of_picture
 from ccs_workers.engines.protocol import EngineInfo
@@ -115,7 +115,7 @@ class VisionEngine(BatchEngine):
         # One thread takes all steps, so what they have in common is that one of them runs at a time.
         self._covered_bytes = round(_COVERED * max(0, lap.peak_bytes - rest_bytes))
         give_back()
-        return lap.peak_bytes
+        return lap.peak_bytes + (KEPT_BYTES if self._on_host else 0)
 
     def _check(self, job: EngineJob) -> int:
         if not job.images:
