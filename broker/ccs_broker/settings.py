@@ -39,8 +39,8 @@ class LedgerSettings:
     policy: str = DEFAULT_POLICY
     #: Jobs that may wait in one queue before it takes no more.
     queue_limit: int = 1_000_000
-    #: Waiting jobs that a claim looks at, the best of those that its worker serves; what lies behind them waits.
-    claim_candidates: int = 256
+    #: Waiting jobs of each pool of memory that a claim looks at, the best that its worker serves; others wait.
+    claim_candidates: int = 32
     #: Seconds for which a job may be passed over for want of memory before a worker keeps its memory free for it;
     #: fifteen times as long for the classes below interactive.
     reserve_after_s: float = 2.0

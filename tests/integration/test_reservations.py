@@ -213,3 +213,21 @@ def test_the_default_model_may_be_absent_while_named_ones_serve(desk: Desk) -> N
     assert desk.claim(room=absent, models=("a", "b")).id == "named"
     assert isinstance(desk.claim(room=absent, models=("a", "b")), NotClaimed)
     assert desk.claim(room=here, models=("a", "b")).id == "nameless"
+
+
+def test_a_flood_that_one_pool_does_not_hold_hides_nothing_from_another(desk: Desk) -> None:
+    for number in range(100):
+        desk.publish(f"flood{number}", "realtime", model="a", memory=50, overload="accept")
+    desk.publish("other", "batch", model="b", memory=5)
+    assert desk.claim(room=pooled(free=1000, own=10), models=("a", "b")).id == "other"
+    assert isinstance(desk.claim(room=pooled(free=1000, own=10), models=("a", "b")), NotClaimed)
+
+
+def test_a_claim_looks_at_so_many_jobs_of_a_pool_and_no_further(desk: Desk) -> None:
+    """What lies far behind jobs that lack memory would only fill what they wait for."""
+    for number in range(32):
+        desk.publish(f"big{number}", "realtime", memory=500, overload="accept")
+    desk.publish("small", "batch", memory=5)
+    assert isinstance(desk.claim(room=room(400)), NotClaimed)
+    assert desk.claim(room=room(500)).id == "big0"
+    assert desk.claim(room=room(400)).id == "small"

@@ -4,7 +4,7 @@
 --
 -- KEYS[1] ccs:running
 -- ARGV[1] queue whose ticket was popped   ARGV[2] worker name      ARGV[3] lease ms
--- ARGV[4] most jobs looked at             ARGV[5] ticket           ARGV[6] job TTL s
+-- ARGV[4] most jobs looked at, a pool     ARGV[5] ticket           ARGV[6] job TTL s
 -- ARGV[7] log TTL s                       ARGV[8] blob grace s
 -- ARGV[9] "1" if a nudge was popped instead: the ticket is still on its list
 -- ARGV[10] the floor's share of device time, 0 for none

@@ -1,7 +1,8 @@
 -- Shared: which waiting job a claim takes. Needs lib_clock, lib_waiting, lib_leaving, lib_queue.
 -- Sets are merged by their order, so that the first job that fits is the best over all queues. A queue is first looked
 -- at as a whole; once its head is of a model that isn't served, or has no room, the lanes of those that are served. The
--- number of jobs looked at is bounded over all lanes together: what lies behind them is never taken before them.
+-- number of jobs looked at is bounded for each pool of memory, over all lanes together: what lies behind them is never
+-- taken before them. A larger bound lets small jobs far behind fill the memory that better ones wait for.
 -- Hash fields of a job: passed (ms since when it was passed over for want of memory alone), holder (the worker that
 -- keeps its memory free for it) and held (ms when it said so last).
 local FLOOR_CREDIT_US, FLOOR_DEBT_US = 1000000, -5000000
@@ -11,6 +12,8 @@ local RELAXED_HOLD = 15
 -- A job that needs more than there is at all is left to other workers, if there are any, for so long. Then it may have
 -- everything here: its need is an estimate, and who runs it can tell whether it fits.
 local LAST_RESORT_MS = 30000
+-- Jobs looked at over all pools, as a multiple of those of one pool.
+local ALL_POOLS = 8
 -- The fields of WAITING, then more.
 local LOOKED = {'queue', 'model', 'score', 'low', 'relegated', 'rank', 'tag', 'cost_us', 'tenant', 'sub',
   'expire', 'links', 'sizes', 'passed', 'holder', 'held', 'attempt', 'start'}
@@ -23,7 +26,7 @@ local function pools_of(free, total, headroom)
   local pools, totals = {}, {}
   for part in string.gmatch(total, '%S+') do totals[#totals + 1] = tonumber(part) end
   for part in string.gmatch(free, '%S+') do
-    local pool = {free = tonumber(part), total = totals[#pools + 1], by_rank = {}, share = {}}
+    local pool = {free = tonumber(part), total = totals[#pools + 1], by_rank = {}, share = {}, looked = 0}
     local rank = 0
     for share in string.gmatch(headroom, '%S+') do
       local kept = math.floor((1 - tonumber(share)) * pool.total + 0.5)
@@ -156,7 +159,16 @@ local function lacks_memory(cursor, id, passing)
   local need, number = bytes_of(cursor.needs, f[4] or '', f[1])
   local pool = passing[number]
   if not pool or fits(need, pool, f[3] == '1' and 4 or tonumber(f[2])) then return false end
+  pool.looked = pool.looked + 1
   cursor.at, cursor.kept = cursor.at + 2, cursor.kept + 1
+  return true
+end
+
+-- True once nothing more can be taken of any pool: enough was looked at, or what is free is kept for a job.
+local function all_spent(pools, most, held)
+  for number, pool in ipairs(pools) do
+    if pool.looked < most and not held[number] then return false end
+  end
   return true
 end
 
@@ -169,6 +181,7 @@ local function walk(sets, most, bounds, visit)
     local cursor, id = first_of(cursors)
     if not cursor then return end
     local passed = passing and cursor.lane and lacks_memory(cursor, id, passing)
+    if passed and bounds.is_over() then return end
     local job = not passed and looked_at(cursor, id, bounds)
     if job and job.served then
       local enough = visit(job)
@@ -191,21 +204,27 @@ end
 -- The best job that fits; the best that lacks nothing but memory, if that is better; and the pools whose memory is kept
 -- free for one: that may then use all of it, and nothing worse is taken of it.
 local function best_of(most, pools, bounds)
-  local best, blocked, passing, held, held_count = nil, nil, {}, {}, 0
-  walk(BY_SCORE, most, bounds, function(job)
+  local best, blocked, passing, held = nil, nil, {}, {}
+  bounds.is_over = function() return pools and all_spent(pools, most, held) end
+  walk(BY_SCORE, ALL_POOLS * most, bounds, function(job)
     local pool = pools and pools[job.pool]
-    if not pool or job.need <= 0 or (not held[job.pool] and fits(job.need, pool, rank_now(job))) then
+    if not pool or job.need <= 0 then
       best = job
-    elseif not passing[job.pool] and fits_ever(job, pool, bounds) then
-      local is_held = hold(job, bounds)
-      if (is_held or job.need == pool.total) and job.need <= pool.free then
+    elseif pool.looked < most and not held[job.pool] then
+      pool.looked = pool.looked + 1
+      if fits(job.need, pool, rank_now(job)) then
         best = job
-      else
-        passing[job.pool], blocked = pool, blocked or job
-        if is_held then held[job.pool], held_count = true, held_count + 1 end
+      elseif not passing[job.pool] and fits_ever(job, pool, bounds) then
+        local is_held = hold(job, bounds)
+        if (is_held or job.need == pool.total) and job.need <= pool.free then
+          best = job
+        else
+          passing[job.pool], blocked = pool, blocked or job
+          held[job.pool] = is_held or nil
+        end
       end
     end
-    return (best or (pools and held_count == #pools)) and true or passing
+    return (best or bounds.is_over()) and true or passing
   end)
   return best, blocked, held
 end
