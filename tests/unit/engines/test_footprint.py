@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 
 import pytest
@@ -27,12 +28,13 @@ def measured(request, monkeypatch):
 
 
 def hold(measured: Footprint, size: int) -> None:
-    """Have so many bytes for long enough to be seen."""
-    block = bytearray(size)
-    seen = threading.Event()
-    threading.Timer(0.1, seen.set).start()
-    seen.wait()
-    assert len(block) == size
+    """Have so many bytes for long enough to be seen; not malloc's, which may keep what was freed."""
+    with mmap.mmap(-1, size) as block:
+        for page in range(0, size, mmap.PAGESIZE):
+            block[page] = 1
+        seen = threading.Event()
+        threading.Timer(0.1, seen.set).start()
+        seen.wait()
 
 
 def test_a_lap_knows_the_peak_of_what_is_over(measured):
