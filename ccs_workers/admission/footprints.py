@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ccs_workers.engines.protocol import EngineInfo
     from ccs_workers.models.spec import ModelSpec
 
-__all__ = ["Footprints", "stated_footprint"]
+__all__ = ["Footprints", "stated_footprint", "whole_number"]
 
 #: Interpreter, torch, transformers and, on CUDA, the context: about what a process with a tiny model holds.
 PROCESS_BYTES: Final = 600 * 2**20
@@ -68,7 +68,7 @@ class Footprints:
 def stated_footprint(spec: ModelSpec) -> Footprint:
     """What a model's files and options say of its engine's memory while it loads; never too little by intention."""
     if spec.engine == "simulated":
-        return Footprint(fixed_bytes=_whole(spec.options.get("weights_bytes")))
+        return Footprint(fixed_bytes=whole_number(spec.options.get("weights_bytes")))
     folder = _folder(spec)
     weights_bytes = 0 if folder is None else sum(map(_tensor_bytes(spec), _headers(folder)))
     pool_bytes = 0 if folder is None else _kv_bytes(spec, folder)
@@ -125,9 +125,10 @@ def _kv_bytes(spec: ModelSpec, folder: Path) -> int:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return 0
-    tokens = _whole(spec.options.get("kv_tokens")) or _DEFAULT_KV_TOKENS
+    tokens = whole_number(spec.options.get("kv_tokens")) or _DEFAULT_KV_TOKENS
     return per_token * _DTYPES.get(spec.dtype, 4) * tokens
 
 
-def _whole(value: object) -> int:
+def whole_number(value: object) -> int:
+    """An option of a model file as a number; 0 where it isn't one, which its engine will say."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0

@@ -131,11 +131,6 @@ class MemoryLedger:
             self._budget_bytes = budget_bytes
         self._settle()
 
-    @property
-    def budget_bytes(self) -> int | None:
-        """Memory for engines and jobs together; None if unknown."""
-        return self._budget_bytes
-
     # Jobs; the first five are the transport's.
 
     def room(self, queue: str, share: float) -> Room:

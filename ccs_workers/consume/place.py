@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ccs_workers.admission.budget import DeviceBudget
-from ccs_workers.admission.footprints import Footprints
+from ccs_workers.admission.footprints import Footprints, whole_number
 from ccs_workers.admission.ledger import MemoryLedger
 from ccs_workers.devices import find_device, start_up
 from ccs_workers.executor.pool import Place
@@ -35,7 +35,7 @@ def place_for(settings: WorkerSettings, models: ModelFile) -> Place:
     hosts = {spec.serving.alias: spec.serving for spec in models.specs}
     if all(spec.engine == "simulated" for spec in hosts.values()):
         # They run nowhere: what they state of a device counts.
-        stated = max(_stated(spec.options.get("memory_bytes")) for spec in hosts.values())
+        stated = max(whole_number(spec.options.get("memory_bytes")) for spec in hosts.values())
         memory = MemoryLedger(settings.memory.limit_bytes or stated or None, lanes)
         return Place(memory=memory, footprints=Footprints(), device=settings.device)
     if settings.device == "mps":
@@ -53,7 +53,3 @@ def place_for(settings: WorkerSettings, models: ModelFile) -> Place:
         budget=budget,
         start_up=partial(start_up, device, timeout_s=_START_UP_S),
     )
-
-
-def _stated(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
