@@ -124,7 +124,7 @@ def measure(given: argparse.Namespace, folder: Path) -> list[Figure]:
     scratch.mkdir()
     os.environ["TMPDIR"] = str(scratch)
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedServer(extra_config={"save": ""}))
+        server = stack.enter_context(EmbeddedServer())
         redis = stack.enter_context(Redis.from_url(server.url))
         models = Path(given.models).expanduser()
         node = stack.enter_context(ccs_worker(server.url, models, 16, log_folder=folder))

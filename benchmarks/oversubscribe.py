@@ -186,7 +186,7 @@ def worth(memory: dict[str, Any], aliases: dict[str, str], job: Job) -> int:
 def measure(given: argparse.Namespace, folder: Path) -> list[Figure]:
     """One run; its figures."""
     with ExitStack() as stack:
-        server = stack.enter_context(EmbeddedServer(extra_config={"save": ""}))
+        server = stack.enter_context(EmbeddedServer())
         group, options = None, ["--modalities", "text,vision,audio"]
         if given.engine == "text":
             models = Path(given.models).expanduser()
@@ -276,7 +276,7 @@ def main() -> bool:
         "--models", default="~/.cache/ccs-workers/models/models.toml", help="of the real engines"
     )
     parser.add_argument("--budget-mib", type=int, default=6144)
-    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=512)
     given = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory(prefix="ccs-oversubscribe-") as folder:
