@@ -2,7 +2,8 @@
 -- Sets are merged by their order, so that the first job that fits is the best over all queues. A queue is first looked
 -- at as a whole; once its head is of a model that isn't served, or has no room, the lanes of those that are served. The
 -- number of jobs looked at is bounded for each pool of memory, over all lanes together: what lies behind them is never
--- taken before them. A larger bound lets small jobs far behind fill the memory that better ones wait for.
+-- taken before them. A larger bound lets small jobs far behind fill the memory that better ones wait for. Lanes of a
+-- pool in which enough was looked at are left out from then on, so that no number of its jobs hides those of others.
 -- Hash fields of a job: passed (ms since when it was passed over for want of memory alone), holder (the worker that
 -- keeps its memory free for it) and held (ms when it said so last).
 local FLOOR_CREDIT_US, FLOOR_DEBT_US = 1000000, -5000000
@@ -83,11 +84,12 @@ local function head_of(cursor)
   return cursor.rows[cursor.at], tonumber(cursor.rows[cursor.at + 1])
 end
 
--- The cursor whose entry comes first; equal ones by id, as within a set.
-local function first_of(cursors)
+-- The cursor whose entry comes first; equal ones by id, as within a set. Not of a pool that is spent.
+local function first_of(cursors, is_spent)
   local best, best_id, best_order
   for _, cursor in ipairs(cursors) do
-    local id, order = head_of(cursor)
+    local id, order
+    if not (cursor.pool and is_spent(cursor.pool)) then id, order = head_of(cursor) end
     if id and (not best or order < best_order or (order == best_order and id < best_id)) then
       best, best_id, best_order = cursor, id, order
     end
@@ -164,12 +166,10 @@ local function lacks_memory(cursor, id, passing)
   return true
 end
 
--- True once nothing more can be taken of any pool: enough was looked at, or what is free is kept for a job.
-local function all_spent(pools, most, held)
-  for number, pool in ipairs(pools) do
-    if pool.looked < most and not held[number] then return false end
-  end
-  return true
+-- The pool that all jobs of a model need memory of; nil if they need none, or it isn't known.
+local function pool_of(needs, model)
+  local number, coefficients = string.match(need_of(needs, model) or '', '^(%d+)(.*)')
+  return number and string.find(coefficients, '[1-9]') and tonumber(number) or nil
 end
 
 -- Walk the waiting jobs that are served, in order, until `visit` says that it is enough, or in which pools those that
@@ -178,7 +178,7 @@ local function walk(sets, most, bounds, visit)
   local cursors, passing = {}, nil
   for at = bounds.queues_at, #ARGV, 2 do cursors[#cursors + 1] = cursor_over(sets.whole .. ARGV[at], at) end
   for _ = 1, most do
-    local cursor, id = first_of(cursors)
+    local cursor, id = first_of(cursors, bounds.is_spent)
     if not cursor then return end
     local passed = passing and cursor.lane and lacks_memory(cursor, id, passing)
     if passed and bounds.is_over() then return end
@@ -193,7 +193,7 @@ local function walk(sets, most, bounds, visit)
       for model in string.gmatch(bounds.models, '(%S*) ') do
         if need_of(cursor.needs, model) ~= '-' then
           local lane = cursor_over(sets.lane .. cursor.queue .. ':' .. model, cursor.at_queue)
-          lane.lane = true
+          lane.lane, lane.pool = true, pool_of(cursor.needs, model)
           cursors[#cursors + 1] = lane
         end
       end
@@ -205,7 +205,16 @@ end
 -- free for one: that may then use all of it, and nothing worse is taken of it.
 local function best_of(most, pools, bounds)
   local best, blocked, passing, held = nil, nil, {}, {}
-  bounds.is_over = function() return pools and all_spent(pools, most, held) end
+  -- Nothing more can be taken of a pool: enough was looked at, or what is free is kept for a job.
+  bounds.is_spent = function(number)
+    return pools and pools[number] and (pools[number].looked >= most or held[number])
+  end
+  bounds.is_over = function()
+    for number in ipairs(pools or {}) do
+      if not bounds.is_spent(number) then return false end
+    end
+    return pools ~= nil
+  end
   walk(BY_SCORE, ALL_POOLS * most, bounds, function(job)
     local pool = pools and pools[job.pool]
     if not pool or job.need <= 0 then
@@ -232,6 +241,7 @@ end
 -- The job that has waited longest of those that the floor serves and that fit; it may use all memory but what is held.
 local function oldest_of(pools, held, bounds)
   local oldest
+  bounds.is_spent = function() return false end
   walk(BY_AGE, FLOOR_LOOK, bounds, function(job)
     local pool = pools and pools[job.pool]
     if not pool or job.need <= 0 or (not held[job.pool] and job.need <= pool.free) then oldest = job end
