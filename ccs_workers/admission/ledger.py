@@ -11,16 +11,16 @@ import logging
 import threading
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ccs_broker.ledger import Need, Pool, Room
-from ccs_workers.admission.records import NOTHING, EngineHolding, Footprint, Holdings
+from ccs_workers.admission.accounts import EngineAccount, Loan
+from ccs_workers.admission.records import NOTHING, EngineHolding, Holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ccs_workers.admission.records import Borrower, Key
+    from ccs_workers.admission.records import Borrower, Footprint, Key
 
 __all__ = ["MemoryLedger"]
 
@@ -28,25 +28,6 @@ logger = logging.getLogger(__name__)
 
 #: Stands for "no bound" towards the broker, whose numbers are doubles.
 _UNBOUNDED: Final = 2**52
-
-
-@dataclass(slots=True)
-class _Engine:
-    footprint: Footprint
-    #: Bytes of its jobs, as coefficients; None until it is loaded and while it takes no new ones.
-    need: tuple[float, float, float, float, float] | None = None
-
-
-@dataclass(slots=True)
-class _Loan:
-    """What one job holds."""
-
-    queue: str
-    alias: str
-    reserved_bytes: int
-    #: What it waits for, if that is more.
-    wanted_bytes: int = 0
-    borrower: Borrower | None = field(default=None, repr=False)
 
 
 class MemoryLedger:
@@ -63,8 +44,8 @@ class MemoryLedger:
         self._lanes = dict(lanes)
         self._lock = threading.RLock()
         self._offer = threading.Lock()
-        self._engines: dict[str, _Engine] = {}
-        self._loans: dict[Key, _Loan] = {}
+        self._engines: dict[str, EngineAccount] = {}
+        self._loans: dict[Key, Loan] = {}
         self._wanting: deque[Key] = deque()
         self._unused: dict[str, threading.Event] = {}
         #: Called, without the lock, whenever there may be more room for claims than before.
@@ -76,16 +57,16 @@ class MemoryLedger:
         """Let an engine hold memory before it is loaded; false, and nothing held, if there isn't as much now."""
         with self._offer, self._lock:
             held = self._engines.get(alias)
-            back = held.footprint.fixed_bytes if held is not None else 0
+            back = held.fixed_bytes if held is not None else 0
             if footprint.fixed_bytes > self._free_bytes() + back:
                 return False
-            self._engines[alias] = _Engine(footprint, held.need if held is not None else None)
+            self._engines[alias] = EngineAccount(footprint, held.need if held is not None else None)
             return True
 
     def admit(self, alias: str, footprint: Footprint, need: tuple[float, float, float, float, float]) -> None:
         """An engine has been loaded, with this footprint as measured: its jobs may be claimed."""
         with self._lock:
-            self._engines[alias] = _Engine(footprint, need)
+            self._engines[alias] = EngineAccount(footprint, need)
         self._settle()
 
     def suspend(self, alias: str) -> None:
@@ -103,9 +84,7 @@ class MemoryLedger:
     def could_take(self, footprint: Footprint, without: Sequence[str] = ()) -> bool:
         """Whether an engine would fit if these others were gone."""
         with self._lock:
-            back = sum(
-                self._engines[alias].footprint.fixed_bytes for alias in without if alias in self._engines
-            )
+            back = sum(self._engines[alias].fixed_bytes for alias in without if alias in self._engines)
             return footprint.fixed_bytes <= self._free_bytes() + back
 
     def when_unused(self, alias: str) -> threading.Event:
@@ -122,6 +101,17 @@ class MemoryLedger:
             if engine is not None and engine.need is not None:
                 one, chars, tokens, images, media = engine.need
                 engine.need = (one * factor, chars * factor, tokens * factor, images * factor, media * factor)
+
+    def observe(self, alias: str, peak_bytes: int) -> None:
+        """An engine's process told its highest use since it last did; what nobody reserved is held from now on."""
+        with self._lock:
+            if (engine := self._engines.get(alias)) is None:
+                return
+            before = engine.beyond_bytes
+            engine.observe(peak_bytes, self._jobs_bytes(alias))
+            fell = engine.beyond_bytes < before
+        if fell:
+            self._settle()
 
     def rebudget(self, budget_bytes: int | None) -> None:
         """Others have taken memory of the device, or given it back."""
@@ -158,10 +148,11 @@ class MemoryLedger:
         """See ``ccs_broker.transport.Memory``."""
         need_bytes = self.bytes_for(queue, model, sizes)
         with self._lock:
-            loan = _Loan(queue=queue, alias=self._lanes.get((queue, model), ""), reserved_bytes=0)
+            loan = Loan(queue=queue, alias=self._lanes.get((queue, model), ""), reserved_bytes=0)
             # One that was expected to need more than there is has been given everything.
             loan.reserved_bytes = min(need_bytes, max(0, self._total_of(loan)))
             self._loans[key] = loan
+            self._note(loan.alias)
             return loan.reserved_bytes
 
     def release(self, key: Key) -> None:
@@ -222,10 +213,12 @@ class MemoryLedger:
             engines = tuple(
                 EngineHolding(
                     alias=alias,
-                    fixed_bytes=engine.footprint.fixed_bytes,
+                    fixed_bytes=engine.fixed_bytes,
                     pool_bytes=engine.footprint.pool_bytes,
                     jobs_bytes=sum(jobs.values()),
                     jobs=jobs,
+                    peak_bytes=engine.peak_bytes,
+                    held_bytes=engine.held_bytes,
                 )
                 for alias, engine in self._engines.items()
                 for jobs in [
@@ -236,6 +229,13 @@ class MemoryLedger:
             return Holdings(budget_bytes=self._budget_bytes, free_bytes=free, engines=engines)
 
     # The lock is held by whoever calls what follows, but for ``_settle``.
+
+    def _jobs_bytes(self, alias: str) -> int:
+        return sum(loan.reserved_bytes for loan in self._loans.values() if loan.alias == alias)
+
+    def _note(self, alias: str) -> None:
+        if (engine := self._engines.get(alias)) is not None:
+            engine.note(self._jobs_bytes(alias))
 
     def _tell_unused(self) -> None:
         used = {loan.alias for loan in self._loans.values()}
@@ -250,28 +250,29 @@ class MemoryLedger:
         """Memory for jobs of engines without a pool."""
         if self._budget_bytes is None:
             return _UNBOUNDED
-        return self._budget_bytes - sum(engine.footprint.fixed_bytes for engine in self._engines.values())
+        return self._budget_bytes - sum(engine.fixed_bytes for engine in self._engines.values())
 
     def _free_bytes(self) -> int:
         return self._total_bytes() - sum(
             loan.reserved_bytes for loan in self._loans.values() if not self._has_pool(loan.alias)
         )
 
-    def _free_of(self, loan: _Loan) -> int:
+    def _free_of(self, loan: Loan) -> int:
         if not self._has_pool(loan.alias):
             return self._free_bytes()
         return self._own_pool(loan.alias, self._engines[loan.alias], offered=False).free_bytes
 
-    def _total_of(self, loan: _Loan) -> int:
+    def _total_of(self, loan: Loan) -> int:
         """The most that such a job could ever have, if all others went."""
         engine = self._engines.get(loan.alias)
         if engine is None or self._budget_bytes is None:
             return self._total_bytes()
+        # By its footprint as told: a job isn't refused for good because of what was measured once.
         return engine.footprint.pool_bytes or self._budget_bytes - engine.footprint.fixed_bytes
 
-    def _own_pool(self, alias: str, engine: _Engine, *, offered: bool = True) -> Pool:
+    def _own_pool(self, alias: str, engine: EngineAccount, *, offered: bool = True) -> Pool:
         total = engine.footprint.pool_bytes
-        used = sum(loan.reserved_bytes for loan in self._loans.values() if loan.alias == alias)
+        used = self._jobs_bytes(alias)
         is_wanted = offered and any(self._loans[key].alias == alias for key in self._wanting)
         return Pool(free_bytes=0 if is_wanted else max(0, total - used), total_bytes=total)
 
@@ -293,6 +294,7 @@ class MemoryLedger:
                     continue
                 self._wanting.remove(key)
                 loan.reserved_bytes = loan.wanted_bytes
+                self._note(loan.alias)
                 granted.append(loan)
             if self._wanting and not granted:
                 back = self._stuck()
@@ -304,7 +306,7 @@ class MemoryLedger:
                 loan.borrower.hand_back()
         self.on_room()
 
-    def _stuck(self) -> list[_Loan]:
+    def _stuck(self) -> list[Loan]:
         """Of a pool in which every job waits for more, the last of them, if it isn't the only one."""
         last: dict[str, list[Key]] = {}
         for key in self._wanting:

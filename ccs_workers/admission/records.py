@@ -48,6 +48,9 @@ class EngineHolding:
     jobs_bytes: int
     #: What each job holds, by job id.
     jobs: Mapping[str, int]
+    #: The last peak that its process told, and what it and its jobs held at most meanwhile; None before the first.
+    peak_bytes: int | None = None
+    held_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,8 @@ def _engine(holding: EngineHolding, handle: EngineHandle | None) -> dict[str, ob
         "need": list(info.need) if info else None,
         "weights": info.weights_bytes if info else None,
         "used": use.used_bytes if use else None,
-        "peak": use.peak_bytes if use else None,
+        "peak": holding.peak_bytes,
+        "held_at_peak": holding.held_bytes,
         "allocated": use.allocated_bytes if use else None,
         "reserved": use.reserved_bytes if use else None,
     }

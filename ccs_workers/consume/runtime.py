@@ -15,10 +15,12 @@ from ccs_workers.consume.health import Health
 from ccs_workers.consume.place import place_for
 from ccs_workers.consume.report import Reporter
 from ccs_workers.consume.sideline import Sideline
+from ccs_workers.engines.footprint import map_large_blocks
 from ccs_workers.executor.pool import EnginePool
 from ccs_workers.executor.residency import Residency
 from ccs_workers.executor.runner import Runner
 from ccs_workers.models.modelfile import load_model_file
+from ccs_workers.publish.patience import OUTAGE
 from ccs_workers.publish.publisher import Publisher
 from ccs_workers.scheduling.accounts import Accounts
 from ccs_workers.scheduling.allocation import allocation_of
@@ -64,6 +66,8 @@ class Runtime:
     """Owns what a worker process needs besides Celery."""
 
     def __init__(self, settings: WorkerSettings, ledger: Ledger, name: str) -> None:
+        # Media pass through on their way to engines: what they took is to go back at once, not to stay in each thread.
+        map_large_blocks()
         self.models = serving(settings)
         self._allocation = allocation_of(settings, self.models.modalities)
         self._settings = settings
@@ -137,6 +141,7 @@ class Runtime:
         until = time.monotonic() + drain_s
         while CLAIMS.busy() and time.monotonic() < until:
             time.sleep(_DRAIN_POLL_S)
+        OUTAGE.closing()
         while CLAIMS.busy():
             # Again and again: a job may only now be on its way to an engine.
             for run in self.engines.runs():

@@ -115,7 +115,8 @@ def give_back() -> None:
 def map_large_blocks() -> None:
     """Let large blocks go back to the system when they are freed, where malloc would keep up to 64 MB of each heap.
 
-    For engines whose jobs hold large blocks of their own: pictures between activations. It costs page faults.
+    For engines whose jobs hold large blocks of their own, pictures between activations, and for workers, which pass
+    them on. It costs page faults.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)

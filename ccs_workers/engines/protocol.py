@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -103,6 +103,9 @@ class Failed:
     code: str
     message: str
 
+
+#: Device of engines that only say what they hold: what their process uses is something else.
+SIMULATED_DEVICE: Final = "simulated"
 
 EngineOutput = Sized | Delta | Progress | Done | Failed
 #: ``emit(key, output)``.

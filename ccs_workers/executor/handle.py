@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 OnOutputs = Callable[[Sequence[tuple[str, "EngineOutput"]]], None]
 #: Called from the same thread with a job's key and the bytes that it really needs.
 OnSized = Callable[[str, int], None]
+#: Called from the same thread when the process tells its memory.
+OnMemory = Callable[["MemoryUse"], None]
 #: Called once, when the process is gone without having been closed; the text says how it ended.
 OnDeath = Callable[[str], None]
 
@@ -46,6 +48,7 @@ class EngineHandle:
         on_outputs: OnOutputs,
         on_death: OnDeath,
         on_sized: OnSized = lambda _key, _bytes: None,
+        on_memory: OnMemory = lambda _use: None,
         *,
         visible: str = "",
     ) -> None:
@@ -57,6 +60,7 @@ class EngineHandle:
         self.memory: MemoryUse | None = None
         self._on_outputs = on_outputs
         self._on_sized = on_sized
+        self._on_memory = on_memory
         self._on_death = on_death
         self._write = threading.Lock()
         self._closing = False
@@ -181,7 +185,9 @@ class EngineHandle:
                 if told := [pair for pair in outputs if not isinstance(pair[1], Sized)]:
                     self._on_outputs(told)
             case "beat":
-                self.memory = frames.memory_of(frame) or self.memory
+                if (use := frames.memory_of(frame)) is not None:
+                    self.memory = use
+                    self._on_memory(use)
 
     def _end_of_process(self) -> str:
         process = self._process

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from ccs_broker.errors import EngineLostError, NoSuitableWorkerError, NotFoundError, OutOfMemoryError
+from ccs_workers.engines.protocol import SIMULATED_DEVICE
 from ccs_workers.executor.borrowing import Borrowing
 from ccs_workers.executor.gate import Gate
 from ccs_workers.executor.handle import EngineHandle
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ccs_workers.admission.budget import DeviceBudget
     from ccs_workers.admission.footprints import Footprints
     from ccs_workers.admission.ledger import MemoryLedger
+    from ccs_workers.engines.protocol import MemoryUse
     from ccs_workers.models.modelfile import ModelFile
     from ccs_workers.models.spec import ModelSpec
     from ccs_workers.publish.publisher import Publisher
@@ -205,6 +207,7 @@ class EnginePool:
             self._publisher.outputs,
             lambda how: self._died(handle, how),
             lambda key, need_bytes: self._sized(handle, key, need_bytes),
+            lambda use: self._measured(handle, use),
             visible=place.visible,
         )
         self._set(alias, "loading")
@@ -265,6 +268,13 @@ class EnginePool:
         if run is not None:
             borrower = Borrowing(run, engine, key)
             self._place.memory.resize((run.job_id, run.attempt), need_bytes, borrower)
+
+    def _measured(self, engine: EngineHandle, use: MemoryUse) -> None:
+        with self._lock:
+            is_current = self._handles.get(engine.spec.alias) is engine
+        # A simulated engine only says what it holds.
+        if is_current and engine.info is not None and engine.info.device != SIMULATED_DEVICE:
+            self._place.memory.observe(engine.spec.alias, use.peak_bytes)
 
     def _died(self, engine: EngineHandle, how: str) -> None:
         alias = engine.spec.alias

@@ -30,8 +30,8 @@ from ccs_workers.executor.outcomes import (
     event_data,
     with_device_time,
 )
-from ccs_workers.executor.workload import engine_job, job_of
-from ccs_workers.publish.patience import GIVE_UP_AFTER_S, Patience
+from ccs_workers.executor.workload import engine_job, job_of, seed_of
+from ccs_workers.publish.patience import GIVE_UP_AFTER_S, OUTAGE, Patience
 from ccs_workers.publish.run import JobRun, Lost
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from ccs_broker.contract import Job
     from ccs_broker.ledger import Claim, Ledger
     from ccs_broker.transport import ClaimTable
-    from ccs_workers.engines.protocol import EngineJob
     from ccs_workers.executor.gate import Turn
+    from ccs_workers.executor.handle import EngineHandle
     from ccs_workers.executor.pool import EnginePool
     from ccs_workers.models.spec import ModelSpec
     from ccs_workers.publish.publisher import Publisher
@@ -138,12 +138,10 @@ class Runner:
         spec = self._engines.spec_for(job)
         if claim.attempt > 1:
             run.restore(*self._persist(lambda: read_history(self._ledger.redis, claim.id)))
-        work = self._persist(lambda: engine_job(self._ledger.redis, job, run.key))
-        work = replace(work, score=claim.score, floor=claim.floor)
         self._claims.watch((claim.id, claim.attempt), run.notice)
         self._publisher.register(run)
         try:
-            end = self._rounds(job, run, spec, work)
+            end = self._rounds(job, run, spec)
         finally:
             self._publisher.forget(run)
         self._accounts.close(run, end)
@@ -152,27 +150,25 @@ class Runner:
         if _is_out_of_memory(end):
             reserved = self._engines.memory.reserved_bytes((run.job_id, run.attempt))
             end = replace(end, message=f"{end.message} ({reserved or 0} bytes were reserved for it)")
-        drawn = {"seed": work.seed} if job.sampling.temperature > 0 else {}
+        drawn = {"seed": seed_of(job)} if job.sampling.temperature > 0 else {}
         return OutcomeMaker(run=run, worker=self._worker, model=spec.alias).of(end, drawn)
 
-    def _rounds(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob) -> AttemptEnd:
+    def _rounds(self, job: Job, run: JobRun, spec: ModelSpec) -> AttemptEnd:
         """Run in one turn after another until one gives an end, or the job has proven to be poison."""
         gate, company = self._engines.gate(spec.alias), Company.SHARED
         while True:
             with gate.enter(company, make_way=run.make_way, stopped=lambda: run.state != "ok") as turn:
                 if turn is None:
                     return Lost("stopped while it waited for its turn")
-                found = self._turn(job, run, spec, work, turn)
+                found = self._turn(job, run, spec, turn)
             if not isinstance(found, Company):
                 return found
             company = found
 
-    def _turn(
-        self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob, turn: Turn
-    ) -> AttemptEnd | Company:
+    def _turn(self, job: Job, run: JobRun, spec: ModelSpec, turn: Turn) -> AttemptEnd | Company:
         """Run on one engine process, or on some if alone; the end, or the company in which to come again."""
         while True:
-            end = self._on_engine(job, run, spec, work, turn)
+            end = self._on_engine(job, run, spec, turn)
             memory = self._lacked_memory(run, spec, end)
             if run.state != "ok" or not (
                 memory or isinstance(end, Lost) or (run.making_way and _is_cancelled(end))
@@ -218,7 +214,7 @@ class Runner:
             return Company.ALONE
         return Company.WATCHED if crashes >= CRASHES_UNTIL_WATCHED else Company.SHARED
 
-    def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, work: EngineJob, turn: Turn) -> AttemptEnd:
+    def _on_engine(self, job: Job, run: JobRun, spec: ModelSpec, turn: Turn) -> AttemptEnd:
         try:
             engine = self._engines.get(spec)
         except EngineLostError as error:
@@ -229,14 +225,20 @@ class Runner:
                 return Done(finish_reason="cancelled", usage=Usage())
             if turn.company is not Company.SHARED:
                 run.on_output(turn.prove)
-            granted = self._engines.memory.reserved_bytes((run.job_id, run.attempt))
-            engine.submit(replace(work, key=run.key, resume=run.resume(), memory_bytes=granted))
+            self._submit(job, run, engine)
             run.on_stop(partial(engine.cancel, run.key))
             return self._wait(job, run, engine.kill)
         except EngineLostError as error:
             return Lost(error.message)
         finally:
             self._engines.detach(engine, run)
+
+    def _submit(self, job: Job, run: JobRun, engine: EngineHandle) -> None:
+        """Fetch a job's media and pass them on: only the engine holds them while the job runs."""
+        work = self._persist(lambda: engine_job(self._ledger.redis, job, run.key))
+        granted = self._engines.memory.reserved_bytes((run.job_id, run.attempt))
+        score, floor = run.claim.score, run.claim.floor
+        engine.submit(replace(work, score=score, floor=floor, resume=run.resume(), memory_bytes=granted))
 
     @staticmethod
     def _wait(job: Job, run: JobRun, kill: Callable[[], None]) -> AttemptEnd:
@@ -297,7 +299,9 @@ class Runner:
         patience = Patience()
         while True:
             try:
-                return call()
+                found = call()
+                OUTAGE.over()
+                return found
             except (RedisError, OSError) as error:
                 if not is_transient(error):
                     logger.error("the server refuses what a job needs (%s)", fault_word(error))
@@ -305,7 +309,7 @@ class Runner:
                         f"the server refuses what the job needs ({fault_word(error)})"
                     ) from None
                 if not patience.wait():
-                    logger.error("gave up on the server: it stayed away for %.0f s", GIVE_UP_AFTER_S)
+                    logger.error("gave up on the server: it stayed away")
                     raise LeaseLostError("the server stayed away") from error
 
 

@@ -15,7 +15,7 @@ from ccs_broker.errors import InternalError
 from ccs_broker.ledger import Append
 from ccs_broker.ledger.faults import fault_word, is_transient
 from ccs_workers.engines.protocol import Done, EngineOutput, Failed
-from ccs_workers.publish.patience import Patience
+from ccs_workers.publish.patience import OUTAGE, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,6 +104,8 @@ class Publisher:
             replies = self._ledger.run_many(calls)
         except (RedisError, OSError) as error:
             replies = [error] * len(calls)
+        else:
+            OUTAGE.over()
         again = []
         for (run, events), reply in zip(steps, replies, strict=True):
             if isinstance(reply, Exception):

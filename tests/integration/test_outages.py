@@ -24,6 +24,7 @@ from ccs_broker.server import EmbeddedServer
 from ccs_broker.server_binary import server_binaries
 from ccs_broker.settings import LedgerSettings
 from ccs_workers.consume.app import build_app
+from ccs_workers.publish.patience import GIVE_UP_CLOSING_S
 from ccs_workers.settings import WorkerSettings
 from tests.helpers import wait_until
 from tests.workers import RunningWorker, simulated_models, worker
@@ -126,6 +127,18 @@ class Probe:
         except urllib.error.HTTPError as refusal:
             with refusal:
                 return refusal.code, json.load(refusal)
+
+
+def test_a_worker_ends_without_its_server(server, client: Client, tmp_path: Path) -> None:
+    """It is told to stop while many jobs have something to say: it waits for the server once, not for each of them."""
+    models = simulated_models(tmp_path, rate=20)
+    with worker(server.url, models, slots=32, environment=LEASE) as running:
+        jobs = [client.submit("text", prompt=str(n), max_new_tokens=2000) for n in range(32)]
+        for job in jobs:
+            assert any(event.kind == "delta" for event in job.stream(timeout=20))
+        server.kill()
+        running.process.terminate()
+        assert running.process.wait(GIVE_UP_CLOSING_S + 15) == 0
 
 
 @pytest.mark.redis

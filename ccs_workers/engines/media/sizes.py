@@ -49,8 +49,13 @@ class MediaSize:
     duration_s: float = 0.0
 
 
-def size_of_picture(data: bytes, limits: ImageLimits, *, longest_side: int) -> MediaSize:
-    """Return what ``decode_image`` makes of a picture, without its encoded bytes; raise what it would by the header."""
+def size_of_picture(
+    data: bytes, limits: ImageLimits, *, longest_side: int, is_copied: bool = True
+) -> MediaSize:
+    """Return what ``decode_image`` makes of a picture, without its encoded bytes; raise what it would by the header.
+
+    ``is_copied``: some model's processor works on the whole picture.
+    """
     with open_picture(data, limits) as opened:
         width, height = opened.size
         pixels = width * height
@@ -61,9 +66,8 @@ def size_of_picture(data: bytes, limits: ImageLimits, *, longest_side: int) -> M
         # The shrunk one, what it is made of on the way, and the upright one.
         making = _PIXEL_BYTES * (read // 4 + 3 * worked if shrink < 1 else worked)
         held = _PIXEL_BYTES * worked
-        return MediaSize(
-            held_bytes=held, step_bytes=max(decoding + making - held, _PROCESSING_BYTES * worked)
-        )
+        processing = _PROCESSING_BYTES * worked if is_copied else 0
+        return MediaSize(held_bytes=held, step_bytes=max(decoding + making - held, processing))
 
 
 def size_of_sound(data: bytes, limits: AudioLimits) -> MediaSize:

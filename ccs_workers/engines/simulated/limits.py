@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ccs_broker.errors import ContextTooLongError
-from ccs_workers.engines.protocol import EngineInfo
+from ccs_workers.engines.protocol import SIMULATED_DEVICE, EngineInfo
 
 if TYPE_CHECKING:
     from ccs_workers.engines.protocol import EngineJob
@@ -24,7 +24,7 @@ def engine_info(spec: ModelSpec, options: SimulatedOptions) -> EngineInfo:
     return EngineInfo(
         alias=spec.alias,
         modality=spec.modality,
-        device="simulated",
+        device=SIMULATED_DEVICE,
         dtype="none",
         weights_bytes=options.weights_bytes,
         load_s=options.load_seconds,

@@ -67,6 +67,7 @@ class VisionEngine(BatchEngine):
         #: Whether jobs hold memory of the model's device between their steps, and what of it steps have; by loading.
         self._on_host = False
         self._covered_bytes = 0
+        self._copies_pictures = True
         self._reader: TextReader | None = None
         self._classifier: Classifier | None = None
 
@@ -83,6 +84,7 @@ class VisionEngine(BatchEngine):
         if CLASSIFY in self._options.tasks:
             self._classifier = Classifier(self._spec, device, self._options.top_k)
         self._on_host = device.type == "cpu"
+        self._copies_pictures = self._classifier is not None and self._classifier.copies_pictures
         fixed_bytes = self._warm_up(str(device))
         self._begin()
         return EngineInfo(
@@ -123,7 +125,9 @@ class VisionEngine(BatchEngine):
         largest = 0
         for number, data in enumerate(job.images, start=1):
             try:
-                size = size_of_picture(data, self._options.limits, longest_side=_WORK_SIDE)
+                size = size_of_picture(
+                    data, self._options.limits, longest_side=_WORK_SIDE, is_copied=self._copies_pictures
+                )
             except InvalidInputError as error:
                 raise _of_picture(error, number, len(job.images)) from error
             # One picture of a job is decoded at a time.

@@ -293,3 +293,54 @@ def test_what_others_take_is_no_longer_offered(ledger):
     assert one.told == []
     ledger.rebudget(1000)
     assert one.told == [300]
+
+
+def test_what_a_process_uses_beyond_what_was_reserved_is_held_too(ledger):
+    """Rises at once, falls slowly; for an engine with a pool and for one whose jobs come on top."""
+    ledger.reserve(("a", 1), *EYES, sizes(250))
+    ledger.observe("eyes", 340)
+    assert ledger.holdings().free_bytes == 350
+    ledger.observe("eyes", 400)
+    assert ledger.holdings().free_bytes == 300
+    assert ledger.room("ccs.vision", 1.0).pools[0] == Pool(free_bytes=300, total_bytes=550)
+    ledger.reserve(("b", 1), *TEXT, sizes(50))
+    ledger.observe("talk", 380)
+    assert ledger.holdings().free_bytes == 220
+    eyes, talk = (
+        next(one for one in ledger.holdings().engines if one.alias == name) for name in ("eyes", "talk")
+    )
+    assert (eyes.peak_bytes, eyes.held_bytes, eyes.fixed_bytes) == (400, 350, 150)
+    assert (talk.peak_bytes, talk.held_bytes, talk.fixed_bytes) == (380, 300, 380)
+    seen = []
+    ledger.on_room = lambda: seen.append(ledger.holdings().free_bytes)
+    for _ in range(100):
+        ledger.observe("eyes", 300)
+        ledger.observe("talk", 300)
+    assert ledger.holdings().free_bytes == 350
+    assert seen == sorted(seen)
+    assert seen[0] < 250
+    ledger.observe("nobody", 10**9)
+
+
+def test_the_memory_of_a_job_that_has_just_ended_is_nobodys_surplus(ledger):
+    """The ledger learns of a job's end a little before or after the process's memory shows it."""
+    ledger.reserve(("a", 1), *EYES, sizes(250))
+    ledger.observe("eyes", 350)
+    ledger.release(("a", 1))
+    ledger.observe("eyes", 350)
+    ledger.observe("eyes", 350)
+    assert ledger.holdings().free_bytes == 600
+    ledger.observe("eyes", 120)
+    assert ledger.holdings().free_bytes == 580
+
+
+def test_what_was_measured_refuses_no_job_for_good(ledger):
+    ledger.observe("eyes", 700)
+    assert ledger.holdings().free_bytes == 0
+    borrower = Borrower()
+    ledger.reserve(("a", 1), *EYES, sizes(0))
+    ledger.resize(("a", 1), 600, borrower)
+    assert borrower.told == []
+    for _ in range(100):
+        ledger.observe("eyes", 100)
+    assert borrower.told == [600]
