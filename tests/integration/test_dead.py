@@ -15,6 +15,7 @@ from ccs_broker.cli.group import ccs
 from ccs_broker.errors import InvalidInputError, NoSuitableWorkerError, NotFoundError
 from ccs_broker.settings import LedgerSettings
 from ccs_broker.transport.message import dead_letter
+from tests.helpers import wait_until
 from tests.scripted_worker import ScriptedWorker
 from tests.workers import simulated_models, worker
 
@@ -58,12 +59,25 @@ def quarantine(
     job = client.submit(modality, **{"prompt": SECRET, **options})  # type: ignore[arg-type]
     claim = scripted.claim(f"ccs.{modality}")
     assert scripted.ledger.ack(claim.id, claim.attempt) == "quarantined"
+    pass_millisecond(scripted)
     return job
 
 
 def bury(scripted: ScriptedWorker, *reasons: str) -> None:
     for reason in reasons:
         scripted.ledger.dead(dead_letter("ccs.text", reason, SECRET.encode(), 16))
+        pass_millisecond(scripted)
+
+
+def pass_millisecond(scripted: ScriptedWorker) -> None:
+    """Lists go by the server's time in milliseconds: let what comes next have a later one."""
+
+    def now_ms() -> int:
+        seconds, micros = scripted.redis.time()
+        return seconds * 1000 + micros // 1000
+
+    began_ms = now_ms()
+    wait_until(lambda: now_ms() > began_ms, 5)
 
 
 def blob_life_s(scripted: ScriptedWorker, data: bytes) -> int:
