@@ -52,7 +52,7 @@ def kill_part(models: Path, folder: Path) -> list[Figure]:
     memory_bytes = sum(stated_footprint(spec).fixed_bytes for spec in catalog.specs) + _JOBS_BYTES
     victim = catalog.default_for("text").serving.alias
     stop = threading.Event()
-    with fleet(models, folder, memory_bytes) as worker, ThreadPoolExecutor() as threads:
+    with fleet(models, folder, memory_bytes) as worker, ThreadPoolExecutor(3 * len(_MODALITIES)) as threads:
         try:
             # Jobs of one input each, always three under way: the streams hardly ever pause.
             loads = [
@@ -104,6 +104,9 @@ def gap_figures(ran: list[Ran], killed_ms: float) -> list[Figure]:
     """For how long nothing was heard of the other models, before the kill and after it."""
     found = []
     for modality in ("vision", "audio"):
+        found.append(
+            Figure(name=f"{modality} jobs", value=sum(one.modality == modality for one in ran), bar=1)
+        )
         times = sorted(
             {event.at_ms for one in ran if one.modality == modality for event in one.events if event.attempt}
         )
