@@ -8,7 +8,6 @@ there. Keys with a time to live go by themselves, so those without one are count
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -24,12 +23,13 @@ from PIL import Image, ImageDraw
 from redis import Redis
 
 from benchmarks.report import Figure, machine, show
-from benchmarks.workers import ccs_worker, report_key
+from benchmarks.workers import ccs_worker, parser_with_models, report_key
 from ccs_broker import Client
 from ccs_broker.errors import CcsError
 from ccs_broker.server import EmbeddedServer
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from ccs_broker.client import JobHandle
@@ -126,7 +126,7 @@ def measure(given: argparse.Namespace, folder: Path) -> list[Figure]:
     with ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())
         redis = stack.enter_context(Redis.from_url(server.url))
-        models = Path(given.models).expanduser()
+        models = given.models
         node = stack.enter_context(ccs_worker(server.url, models, 16, log_folder=folder))
         client = stack.enter_context(Client(server.url))
         work_off(client, WARM_UP)
@@ -169,11 +169,8 @@ def lasting_keys(redis: Redis) -> set[bytes]:
 
 def main() -> bool:
     """Print the figures; True if every bar is met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_models(__doc__)
     parser.add_argument("--jobs", type=int, default=2000)
-    parser.add_argument("--models", default="~/.cache/ccs-workers/models/models.toml")
     given = parser.parse_args()
     print(machine())
     with tempfile.TemporaryDirectory(prefix="ccs-leaks-") as folder:

@@ -10,7 +10,6 @@ free, can hold a claim back. It keeps 5 % from interactive jobs, which these are
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import statistics
@@ -29,7 +28,7 @@ from redis import Redis
 
 from benchmarks.memory_group import MemoryGroup, memory_group
 from benchmarks.report import Figure, machine, percentile, show
-from benchmarks.workers import ccs_worker, report_key
+from benchmarks.workers import ccs_worker, parser_with_models, report_key
 from ccs_broker import Client, topology
 from ccs_broker.contract.build import build_job
 from ccs_broker.ledger import Need
@@ -38,6 +37,7 @@ from ccs_broker.server import EmbeddedServer
 from ccs_workers.models.modelfile import load_model_file
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator
 
     from ccs_broker.contract import Job
@@ -167,7 +167,7 @@ def requests(engine: str) -> Iterator[tuple[str, dict[str, Any]]]:
     number = 0
     while True:
         number += 1
-        text = {"prompt": _PROMPTS[number % len(_PROMPTS)], "max_new_tokens": 400}
+        text: dict[str, Any] = {"prompt": _PROMPTS[number % len(_PROMPTS)], "max_new_tokens": 400}
         if large:
             # Memory is reserved for the longest answer; most end at their first full stop.
             text |= {
@@ -193,7 +193,7 @@ def measure(given: argparse.Namespace, folder: Path) -> list[Figure]:
         server = stack.enter_context(EmbeddedServer())
         group, options = None, ["--modalities", "text,vision,audio"]
         if given.engine == "text":
-            models = Path(given.models).expanduser()
+            models = given.models
             group = stack.enter_context(memory_group(given.budget_mib * 2**20))
         else:
             models = folder / "models.toml"
@@ -272,13 +272,8 @@ def figures(
 
 def main() -> bool:
     """Print the figures; True if every bar is met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_models(__doc__)
     parser.add_argument("--engine", choices=("text", "simulated"), default="text")
-    parser.add_argument(
-        "--models", default="~/.cache/ccs-workers/models/models.toml", help="of the real engines"
-    )
     parser.add_argument("--budget-mib", type=int, default=4608)
     parser.add_argument("--slots", type=int, default=512)
     given = parser.parse_args()

@@ -16,6 +16,8 @@ from redis import Redis
 from benchmarks.workers import ccs_worker, report_key
 from ccs_broker import Client
 from ccs_broker.server import EmbeddedServer
+from ccs_workers.admission.footprints import stated_footprint
+from ccs_workers.models.modelfile import load_model_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ccs_broker.contract import Event, Outcome
 
 _JOB_LIMIT_S: Final = 600.0
+_JOBS_BYTES: Final = 2**30
 _SAMPLES: Final = Path(__file__).parent.parent / "ccs_workers" / "samples"
 #: Of text jobs; there are as many inputs.
 TOPICS: Final = ("rivers", "clocks", "bread", "maps", "glass", "bees", "tides", "chess")
@@ -121,6 +124,11 @@ class Fleet:
         """Close the connections."""
         self.client.close()
         self.redis.close()
+
+
+def memory_for_all(models: Path) -> int:
+    """Bytes that hold every model of a file, by the estimates for their first loads, and jobs beside them."""
+    return sum(stated_footprint(spec).fixed_bytes for spec in load_model_file(models).specs) + _JOBS_BYTES
 
 
 @contextmanager

@@ -10,7 +10,6 @@ processes and the jobs' own streams. The times that they are held against are th
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
@@ -24,8 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from benchmarks.real_load import TOPICS, Fleet, Ran, fleet, followed, submit
+from benchmarks.real_load import TOPICS, Fleet, Ran, fleet, followed, memory_for_all, submit
 from benchmarks.report import Figure, machine, show
+from benchmarks.workers import parser_with_models
 from ccs_broker import topology
 from ccs_workers.admission.footprints import stated_footprint
 from ccs_workers.admission.residency import ResidencyRules
@@ -42,7 +42,6 @@ _OPEN: Final = {"text": 28, "vision": 8, "audio": 4}
 #: Jobs submitted in a second: more than two cores work off while one model is always out.
 _PACE: Final = 2.0
 _LOOK_EVERY_S: Final = 0.2
-_JOBS_BYTES: Final = 2**30
 #: By how much log lines may come later or earlier than what they tell.
 _SLACK_S: Final = 0.1
 _LINE: Final = re.compile(r"\[(?P<at>[\d-]+ [\d:,]+): INFO/\w+\] model (?P<alias>\S+) (?P<what>.*)")
@@ -240,7 +239,10 @@ def stay_figures(stays: list[Stay], ran: list[Ran], seen: Seen, aliases: dict[st
             for alias in sorted(aliases)
         ),
         Figure(
-            name="engines that ended, beside those", value=len(seen.ends) - len(gone), bar=0, at_most=True
+            name="engines that ended, beside those",
+            value=abs(len(seen.ends) - len(gone)),
+            bar=0,
+            at_most=True,
         ),
         Figure(name="most evictions in a minute", value=rate, bar=RULES.switches_per_minute, at_most=True),
         Figure(name="engines that ended while jobs ran", value=torn, bar=0, at_most=True),
@@ -300,20 +302,16 @@ def own_run_s(one: Ran) -> float:
 
 def footprints_of(models: Path, folder: Path) -> dict[str, int]:
     """What each model's engine was measured to hold, by a worker that holds them all."""
-    stated = sum(stated_footprint(spec).fixed_bytes for spec in load_model_file(models).specs)
-    with fleet(models, folder, stated + _JOBS_BYTES) as worker:
+    with fleet(models, folder, memory_for_all(models)) as worker:
         return {one["alias"]: one["fixed"] for one in worker.report()["memory"]["engines"]}
 
 
 def main() -> bool:
     """Print the figures; True if every bar is met."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_with_models(__doc__)
     parser.add_argument("--seconds", type=float, default=180.0, help="of the mixed load")
-    parser.add_argument("--models", default="~/.cache/ccs-workers/models/models.toml")
     given = parser.parse_args()
-    models = Path(given.models).expanduser()
+    models = given.models
     print(machine())
     with tempfile.TemporaryDirectory(prefix="ccs-switching-") as folder:
         memory_bytes = turns_memory(models, footprints_of(models, Path(folder)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ import sys
 import time
 import uuid
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from redis import Redis
@@ -18,12 +20,26 @@ from ccs_broker import topology
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
 #: Seconds that a worker has to be ready, models loaded, and to end after SIGTERM.
 _READY_LIMIT_S: Final = 120.0
 _END_LIMIT_S: Final = 40.0
 _LOOK_EVERY_S: Final = 0.05
+
+
+def parser_with_models(description: str) -> argparse.ArgumentParser:
+    """A benchmark's options, with ``--models`` for the file of the real ones, as a path."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--models",
+        type=lambda text: Path(text).expanduser(),
+        default="~/.cache/ccs-workers/models/models.toml",
+        help="of the real engines",
+        metavar="FILE",
+    )
+    return parser
 
 
 def worker_command(url: str, models: Path, slots: int, name: str, *options: str) -> list[str]:
