@@ -19,7 +19,7 @@ from redis import StrictRedis
 from redis.exceptions import ConnectionError, RedisError
 
 from ccs_broker.ledger.faults import is_transient
-from ccs_workers.publish.patience import GIVE_UP_AFTER_S, LONGEST_PAUSE_S, Patience
+from ccs_workers.publish.patience import GIVE_UP_AFTER_S, LONGEST_PAUSE_S, OUTAGE, Patience
 
 __all__ = ["PATIENT_PUBLISHING", "ChordBackend", "backend_url"]
 
@@ -74,6 +74,8 @@ class ChordBackend(RedisBackend):
                 super().on_chord_part_return(request, state, result, *args, **kwargs)
                 if not request.group or not self._is_claimed(request.group):
                     return
+                # Somebody else's claim is waited for: that is no outage.
+                OUTAGE.over()
             except (RedisError, OSError) as error:
                 if not is_transient(error):
                     raise

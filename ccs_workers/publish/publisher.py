@@ -104,8 +104,6 @@ class Publisher:
             replies = self._ledger.run_many(calls)
         except (RedisError, OSError) as error:
             replies = [error] * len(calls)
-        else:
-            OUTAGE.over()
         again = []
         for (run, events), reply in zip(steps, replies, strict=True):
             if isinstance(reply, Exception):
@@ -116,6 +114,8 @@ class Publisher:
             else:
                 state, seq = self._ledger.calls.read_append(reply)
                 run.applied(state, seq, output=_output(events))
+        if len(again) < len(steps):
+            OUTAGE.over()
         return again
 
     def _refused(self, run: JobRun, error: Exception) -> None:

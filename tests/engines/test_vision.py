@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from ccs_broker.contract import Modality
@@ -200,6 +201,18 @@ def test_classifying_in_a_batch_gives_what_each_gives_alone(engine):
     for first, second in zip(together, alone, strict=True):
         assert [label for label, _ in first] == [label for label, _ in second]
         assert [score for _, score in first] == pytest.approx([score for _, score in second], abs=1e-4)
+
+
+def test_a_picture_made_small_before_its_processor_sees_it_is_the_same_to_the_bit(engine):
+    classifier = engine._classifier
+    assert not classifier.copies_pictures
+    for image in (
+        Image.open(DATA / "cat.jpg").convert("RGB"),
+        page(NOTICE),
+        Image.new("RGB", (3, 900), "teal"),
+    ):
+        whole = classifier._processor(image, return_tensors="pt").pixel_values
+        assert torch.equal(classifier.pixels(image), whole)
 
 
 def test_a_broken_picture_fails_its_own_job_only(engine, outputs):

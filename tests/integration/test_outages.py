@@ -129,7 +129,7 @@ class Probe:
                 return refusal.code, json.load(refusal)
 
 
-def test_a_worker_ends_without_its_server(server, client: Client, tmp_path: Path) -> None:
+def test_a_worker_ends_without_its_server(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     """It is told to stop while many jobs have something to say: it waits for the server once, not for each of them."""
     models = simulated_models(tmp_path, rate=20)
     with worker(server.url, models, slots=32, environment=LEASE) as running:
