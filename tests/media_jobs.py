@@ -78,6 +78,7 @@ class Outputs:
     def __init__(self) -> None:
         self.all: list[tuple[str, EngineOutput]] = []
         self.sizes: dict[str, int] = {}
+        self.step_sizes: dict[str, int] = {}
         #: Called with key and output in the engine's thread, after the output has been taken.
         self.hook = lambda key, output: None
         self._changed = threading.Condition()
@@ -86,7 +87,7 @@ class Outputs:
         with self._changed:
             if isinstance(output, Sized):
                 assert key not in (owner for owner, _ in self.all)
-                self.sizes[key] = output.need_bytes
+                self.sizes[key], self.step_sizes[key] = output.need_bytes, output.step_bytes
                 self._changed.notify_all()
                 return
             self.all.append((key, output))

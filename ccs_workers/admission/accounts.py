@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ccs_workers.admission.records import Borrower, Footprint
 
-__all__ = ["EngineAccount", "Loan"]
+__all__ = ["EngineAccount", "Loan", "bytes_of"]
 
 #: Of what an engine once used beyond what it was said to, this part is still expected at its next report.
 _KEPT_PER_REPORT: Final = 0.9
@@ -60,6 +62,23 @@ class Loan:
     queue: str
     alias: str
     reserved_bytes: int
-    #: What it waits for, if that is more.
+    #: Of that, what only one of its steps takes. An engine takes one step at a time, so its jobs' largest counts, once.
+    step_bytes: int = 0
+    #: What it waits for, if that is more, and the part of a step in it.
     wanted_bytes: int = 0
+    wanted_step_bytes: int = 0
     borrower: Borrower | None = field(default=None, repr=False)
+
+    @property
+    def wanted(self) -> Loan:
+        """Itself once it has what it waits for."""
+        return replace(self, reserved_bytes=self.wanted_bytes, step_bytes=self.wanted_step_bytes)
+
+
+def bytes_of(loans: Iterable[Loan]) -> int:
+    """What jobs hold together; ``loans`` are those of one engine."""
+    lasting = step = 0
+    for loan in loans:
+        lasting += loan.reserved_bytes - loan.step_bytes
+        step = max(step, loan.step_bytes)
+    return lasting + step

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ccs_broker.ledger import Need, Pool, Room
-from ccs_workers.admission.accounts import EngineAccount, Loan
+from ccs_workers.admission.accounts import EngineAccount, Loan, bytes_of
 from ccs_workers.admission.records import NOTHING, EngineHolding, Holdings
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class MemoryLedger:
             pool = self._own_pool(alias, engine) if own else self._shared_pool(queue, 1.0)
             back = 0
             if loan is not None and (loan.alias == alias if own else not self._has_pool(loan.alias)):
-                back = loan.reserved_bytes
+                back = self._jobs_bytes(loan.alias) - self._jobs_bytes(loan.alias, without=key)
             return Pool(free_bytes=pool.free_bytes + back, total_bytes=pool.total_bytes)
 
     def reserved_bytes(self, key: Key) -> int | None:
@@ -191,15 +191,18 @@ class MemoryLedger:
         with self._lock:
             return loan.reserved_bytes if (loan := self._loans.get(key)) is not None else None
 
-    def resize(self, key: Key, need_bytes: int, borrower: Borrower) -> None:
-        """A running job's exact need; ``borrower`` is told once it has it, from any thread, perhaps at once."""
+    def resize(self, key: Key, need_bytes: int, borrower: Borrower, step_bytes: int = 0) -> None:
+        """A running job's exact need; ``borrower`` is told once it has it, from any thread, perhaps at once.
+
+        ``step_bytes``: part of it that is there within one of the job's steps only.
+        """
         with self._lock:
             loan = self._loans.get(key)
             if loan is None:
                 return
             most_bytes = self._total_of(loan)
             if need_bytes <= most_bytes:
-                loan.wanted_bytes, loan.borrower = need_bytes, borrower
+                loan.wanted_bytes, loan.wanted_step_bytes, loan.borrower = need_bytes, step_bytes, borrower
                 if key not in self._wanting:
                     self._wanting.append(key)
         if need_bytes > most_bytes:
@@ -215,23 +218,22 @@ class MemoryLedger:
                     alias=alias,
                     fixed_bytes=engine.fixed_bytes,
                     pool_bytes=engine.footprint.pool_bytes,
-                    jobs_bytes=sum(jobs.values()),
-                    jobs=jobs,
+                    jobs_bytes=self._jobs_bytes(alias),
+                    jobs={
+                        key[0]: one.reserved_bytes for key, one in self._loans.items() if one.alias == alias
+                    },
                     peak_bytes=engine.peak_bytes,
                     held_bytes=engine.held_bytes,
                 )
                 for alias, engine in self._engines.items()
-                for jobs in [
-                    {key[0]: one.reserved_bytes for key, one in self._loans.items() if one.alias == alias}
-                ]
             )
             free = None if self._budget_bytes is None else self._free_bytes()
             return Holdings(budget_bytes=self._budget_bytes, free_bytes=free, engines=engines)
 
     # The lock is held by whoever calls what follows, but for ``_settle``.
 
-    def _jobs_bytes(self, alias: str) -> int:
-        return sum(loan.reserved_bytes for loan in self._loans.values() if loan.alias == alias)
+    def _jobs_bytes(self, alias: str, without: Key | None = None) -> int:
+        return bytes_of(loan for key, loan in self._loans.items() if loan.alias == alias and key != without)
 
     def _note(self, alias: str) -> None:
         if (engine := self._engines.get(alias)) is not None:
@@ -253,9 +255,21 @@ class MemoryLedger:
         return self._budget_bytes - sum(engine.fixed_bytes for engine in self._engines.values())
 
     def _free_bytes(self) -> int:
-        return self._total_bytes() - sum(
-            loan.reserved_bytes for loan in self._loans.values() if not self._has_pool(loan.alias)
-        )
+        return self._total_bytes() - self._bytes_on_top()
+
+    def _bytes_on_top(self, queue: str | None = None) -> int:
+        """What jobs, of one queue or all, hold of the memory for engines without a pool."""
+        by_engine: dict[str, list[Loan]] = {}
+        for loan in self._loans.values():
+            if not self._has_pool(loan.alias) and queue in {None, loan.queue}:
+                by_engine.setdefault(loan.alias, []).append(loan)
+        return sum(map(bytes_of, by_engine.values()))
+
+    def _growth_of(self, key: Key) -> int:
+        """By how much its engine's jobs hold more once a job has what it waits for."""
+        loan = self._loans[key]
+        others = [one for other, one in self._loans.items() if one.alias == loan.alias and other != key]
+        return bytes_of([*others, loan.wanted]) - bytes_of([*others, loan])
 
     def _free_of(self, loan: Loan) -> int:
         if not self._has_pool(loan.alias):
@@ -277,9 +291,8 @@ class MemoryLedger:
         return Pool(free_bytes=0 if is_wanted else max(0, total - used), total_bytes=total)
 
     def _shared_pool(self, queue: str, share: float) -> Pool:
-        loans = [loan for loan in self._loans.values() if not self._has_pool(loan.alias)]
         total = max(0, int(self._total_bytes() * share))
-        used = sum(loan.reserved_bytes for loan in loans if share == 1.0 or loan.queue == queue)
+        used = self._bytes_on_top(None if share == 1.0 else queue)
         is_wanted = any(not self._has_pool(self._loans[key].alias) for key in self._wanting)
         free = 0 if is_wanted else min(total - used, self._free_bytes())
         return Pool(free_bytes=max(0, free), total_bytes=total)
@@ -290,10 +303,10 @@ class MemoryLedger:
         with self._lock:
             for key in list(self._wanting):
                 loan = self._loans[key]
-                if loan.wanted_bytes - loan.reserved_bytes > max(0, self._free_of(loan)):
+                if self._growth_of(key) > max(0, self._free_of(loan)):
                     continue
                 self._wanting.remove(key)
-                loan.reserved_bytes = loan.wanted_bytes
+                loan.reserved_bytes, loan.step_bytes = loan.wanted_bytes, loan.wanted_step_bytes
                 self._note(loan.alias)
                 granted.append(loan)
             if self._wanting and not granted:

@@ -46,7 +46,7 @@ class EngineHolding:
     pool_bytes: int
     #: Reserved by its jobs, in its pool or on top.
     jobs_bytes: int
-    #: What each job holds, by job id.
+    #: What each job may use, by job id; the part that only a step takes is in ``jobs_bytes`` once.
     jobs: Mapping[str, int]
     #: The last peak that its process told, and what it and its jobs held at most meanwhile; None before the first.
     peak_bytes: int | None = None

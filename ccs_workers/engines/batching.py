@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final
 from ccs_broker.errors import CcsError, EngineError, EngineLostError, InternalError
 from ccs_workers.engines.course import Course, Piece
 from ccs_workers.engines.faults import as_engine_error, is_out_of_memory, release
-from ccs_workers.engines.protocol import Done, Failed, Sized
+from ccs_workers.engines.protocol import Done, Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ccs_workers.engines.course import Steps
-    from ccs_workers.engines.protocol import Emit, EngineInfo, EngineJob, EngineOutput, FinishReason
+    from ccs_workers.engines.protocol import Emit, EngineInfo, EngineJob, EngineOutput, FinishReason, Sized
     from ccs_workers.models.spec import ModelSpec
 
 __all__ = ["BatchEngine"]
@@ -54,8 +54,8 @@ class BatchEngine(ABC):
         """Load the model, then call ``_begin``."""
 
     @abstractmethod
-    def _check(self, job: EngineJob) -> int:
-        """Return the bytes that a job needs, by the headers of its media; raise a ``CcsError`` for what is wrong there.
+    def _check(self, job: EngineJob) -> Sized:
+        """Return what a job needs, by the headers of its media; raise a ``CcsError`` for what is wrong there.
 
         That is what it holds between its steps, and by how much one of its steps exceeds those of the warm-up.
         """
@@ -81,11 +81,11 @@ class BatchEngine(ABC):
 
     def start(self, job: EngineJob) -> None:
         """Take a job; raises what its media's headers give away."""
-        need_bytes = self._check(job)
+        sized = self._check(job)
         course = Course(
             job=job,
             emit=lambda output: self._send(course, output),
-            need_bytes=need_bytes,
+            need_bytes=sized.need_bytes,
             memory_bytes=job.memory_bytes,
         )
         if course.earlier_progress:
@@ -98,8 +98,8 @@ class BatchEngine(ABC):
                 raise InternalError("a job with this key is running already")
             self._courses[job.key] = course
             # Before the thread can know of it: nothing of a job comes before its size.
-            if need_bytes or job.memory_bytes:
-                self._emit(job.key, Sized(need_bytes=need_bytes))
+            if sized.need_bytes or job.memory_bytes:
+                self._emit(job.key, sized)
             self._wake.notify()
 
     def grant(self, key: str, memory_bytes: int) -> None:

@@ -136,7 +136,7 @@ def outputs_of(frame: Frame) -> list[tuple[str, EngineOutput]]:
 def _encode(output: EngineOutput) -> tuple[str, Any]:
     match output:
         case Sized():
-            return "m", output.need_bytes
+            return "m", [output.need_bytes, output.step_bytes]
         case Delta():
             return "d", [output.text, output.token_ids]
         case Progress():
@@ -151,7 +151,7 @@ def _encode(output: EngineOutput) -> tuple[str, Any]:
 def _decode(kind: str, value: Any) -> EngineOutput:
     match kind:
         case "m":
-            return Sized(need_bytes=value)
+            return Sized(need_bytes=value[0], step_bytes=value[1])
         case "d":
             return Delta(text=value[0], token_ids=tuple(value[1]))
         case "p":

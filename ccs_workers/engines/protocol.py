@@ -66,6 +66,8 @@ class Sized:
     """What a job holds at most beside the engine's fixed memory, as far as its content gives away."""
 
     need_bytes: int
+    #: Of that, what is there within one of its steps only, of which the engine takes one at a time for all jobs.
+    step_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 #: Called from the handle's reader thread with the outputs of one frame, in order.
 OnOutputs = Callable[[Sequence[tuple[str, "EngineOutput"]]], None]
 #: Called from the same thread with a job's key and the bytes that it really needs.
-OnSized = Callable[[str, int], None]
+OnSized = Callable[[str, Sized], None]
 #: Called from the same thread when the process tells its memory.
 OnMemory = Callable[["MemoryUse"], None]
 #: Called once, when the process is gone without having been closed; the text says how it ended.
@@ -47,7 +47,7 @@ class EngineHandle:
         spec: ModelSpec,
         on_outputs: OnOutputs,
         on_death: OnDeath,
-        on_sized: OnSized = lambda _key, _bytes: None,
+        on_sized: OnSized = lambda _key, _sized: None,
         on_memory: OnMemory = lambda _use: None,
         *,
         visible: str = "",
@@ -181,7 +181,7 @@ class EngineHandle:
                 outputs = frames.outputs_of(frame)
                 for key, output in outputs:
                     if isinstance(output, Sized):
-                        self._on_sized(key, output.need_bytes)
+                        self._on_sized(key, output)
                 if told := [pair for pair in outputs if not isinstance(pair[1], Sized)]:
                     self._on_outputs(told)
             case "beat":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ccs_workers.admission.budget import DeviceBudget
     from ccs_workers.admission.footprints import Footprints
     from ccs_workers.admission.ledger import MemoryLedger
-    from ccs_workers.engines.protocol import MemoryUse
+    from ccs_workers.engines.protocol import MemoryUse, Sized
     from ccs_workers.models.modelfile import ModelFile
     from ccs_workers.models.spec import ModelSpec
     from ccs_workers.publish.publisher import Publisher
@@ -206,7 +206,7 @@ class EnginePool:
             wanted,
             self._publisher.outputs,
             lambda how: self._died(handle, how),
-            lambda key, need_bytes: self._sized(handle, key, need_bytes),
+            lambda key, sized: self._sized(handle, key, sized),
             lambda use: self._measured(handle, use),
             visible=place.visible,
         )
@@ -262,12 +262,12 @@ class EnginePool:
             if not runs:
                 self._running.pop(engine, None)
 
-    def _sized(self, engine: EngineHandle, key: str, need_bytes: int) -> None:
+    def _sized(self, engine: EngineHandle, key: str, sized: Sized) -> None:
         with self._lock:
             run = self._running.get(engine, {}).get(key)
         if run is not None:
             borrower = Borrowing(run, engine, key)
-            self._place.memory.resize((run.job_id, run.attempt), need_bytes, borrower)
+            self._place.memory.resize((run.job_id, run.attempt), sized.need_bytes, borrower, sized.step_bytes)
 
     def _measured(self, engine: EngineHandle, use: MemoryUse) -> None:
         with self._lock:

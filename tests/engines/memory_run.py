@@ -141,6 +141,9 @@ def main(kind: str, folder: Path) -> None:
             }
         )
     told["sizes"] = {key: outputs.sizes[key] for key in (job.key for job in jobs)}
+    # One step is taken at a time: what only a step takes counts once.
+    steps = [outputs.step_sizes[job.key] for job in jobs]
+    told["together"] = sum(outputs.sizes[job.key] for job in jobs) - sum(steps) + max(steps)
     engine.close()
     print(json.dumps(told))  # noqa: T201 - its only output
     sys.stdout.flush()

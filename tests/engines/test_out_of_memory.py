@@ -12,7 +12,7 @@ from ccs_broker.contract import Modality
 from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
 from ccs_workers.engines.faults import as_engine_error, is_out_of_memory, release
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed, Sized
 from ccs_workers.engines.text import TextEngine
 from ccs_workers.models.spec import ModelSpec
 from tests.engines.tiny import Collector, build, spec_of
@@ -39,7 +39,7 @@ class Summing(BatchEngine):
         )
 
     def _check(self, job):
-        return len(job.images[0])
+        return Sized(need_bytes=len(job.images[0]))
 
     def _largest_batch(self, kind):
         return 8

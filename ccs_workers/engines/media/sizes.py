@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ _PIXEL_BYTES: Final = 4
 _PROGRESSIVE_BYTES: Final = 6
 #: WebP's decoder keeps a frame, the canvas and the canvas before.
 _WEBP_BYTES: Final = 12
+#: Of the last step of making a picture smaller; what is beyond is done by merging pixels.
+_REDUCING_GAP: Final = 2.0
 #: Strips in which a picture is made RGB: of a million pixels, as numbers of 64 bits where it has more than 8.
 _STRIP_PIXELS: Final = 1 << 20
 _STRIP_BYTES, _DEEP_STRIP_BYTES = 12, 36
@@ -60,12 +63,15 @@ def size_of_picture(
         width, height = opened.size
         pixels = width * height
         shrink = min(1.0, longest_side / max(width, height))
-        worked = max(1, round(width * shrink)) * max(1, round(height * shrink))
-        read = pixels // _draft_scale(opened, longest_side) ** 2
+        worked_width, worked_height = max(1, round(width * shrink)), max(1, round(height * shrink))
+        worked = worked_width * worked_height
+        scale = _draft_scale(opened, longest_side)
+        read = pixels // scale**2
         decoding = _decoding_bytes(opened, len(data), read)
-        # The shrunk one, what it is made of on the way, and the upright one.
-        making = _PIXEL_BYTES * (read // 4 + 3 * worked if shrink < 1 else worked)
-        held = _PIXEL_BYTES * worked
+        # The upright one; or before that the shrunk one, which is made of one that is as narrow but higher.
+        making = held = _PIXEL_BYTES * worked
+        if shrink < 1:
+            making += _shrinking_bytes(height // scale, read, worked_width, worked)
         processing = _PROCESSING_BYTES * worked if is_copied else 0
         return MediaSize(held_bytes=held, step_bytes=max(decoding + making - held, processing))
 
@@ -79,6 +85,12 @@ def size_of_sound(data: bytes, limits: AudioLimits) -> MediaSize:
             step_bytes=round(scanned_s * reader.rate_hz * _SCAN_BYTES) + _BLOCK_BYTES,
             duration_s=reader.duration_s,
         )
+
+
+def _shrinking_bytes(read_height: int, read: int, worked_width: int, worked: int) -> int:
+    """What Pillow makes of ``read`` pixels on their way to ``worked``: first whole pixels are merged, if many."""
+    merged = max(1, int(math.sqrt(read / worked) / _REDUCING_GAP))
+    return _PIXEL_BYTES * ((read // merged**2 if merged > 1 else 0) + worked_width * (read_height // merged))
 
 
 def _draft_scale(opened: ImageFile, longest_side: int) -> int:

@@ -16,7 +16,7 @@ from ccs_workers.engines.course import Ask
 from ccs_workers.engines.footprint import KEPT_BYTES, footprint_of, give_back, map_large_blocks
 from ccs_workers.engines.loading import pick_device, quiet_transformers
 from ccs_workers.engines.media import ImageLimits, decode_image, size_of_picture
-from ccs_workers.engines.protocol import EngineInfo
+from ccs_workers.engines.protocol import EngineInfo, Sized
 from ccs_workers.engines.vision.boxes import Box
 from ccs_workers.engines.vision.classifier import Classifier
 from ccs_workers.engines.vision.options import CLASSIFY, READ, VisionOptions
@@ -119,10 +119,10 @@ class VisionEngine(BatchEngine):
         give_back()
         return lap.peak_bytes + (KEPT_BYTES if self._on_host else 0)
 
-    def _check(self, job: EngineJob) -> int:
+    def _check(self, job: EngineJob) -> Sized:
         if not job.images:
             raise InvalidInputError("a vision job has at least one picture")
-        largest = 0
+        held_bytes = step_bytes = 0
         for number, data in enumerate(job.images, start=1):
             try:
                 size = size_of_picture(
@@ -131,9 +131,13 @@ class VisionEngine(BatchEngine):
             except InvalidInputError as error:
                 raise _of_picture(error, number, len(job.images)) from error
             # One picture of a job is decoded at a time.
-            largest = max(largest, size.held_bytes + max(0, size.step_bytes - self._covered_bytes))
-        # A GPU holds none of it beyond a step; those are all of one size.
-        return largest + sum(map(len, job.images)) + _JOB_BYTES if self._on_host else 0
+            held_bytes = max(held_bytes, size.held_bytes)
+            step_bytes = max(step_bytes, size.step_bytes - self._covered_bytes)
+        if not self._on_host:
+            # A GPU holds none of it beyond a step; those are all of one size.
+            return Sized(need_bytes=0)
+        held_bytes += sum(map(len, job.images)) + _JOB_BYTES
+        return Sized(need_bytes=held_bytes + step_bytes, step_bytes=step_bytes)
 
     def _largest_batch(self, kind: str) -> int:
         return self._classify_batch if kind == CLASSIFY else 1

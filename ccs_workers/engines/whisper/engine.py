@@ -24,7 +24,7 @@ from ccs_workers.engines.media import (
     resample,
     size_of_sound,
 )
-from ccs_workers.engines.protocol import EngineInfo
+from ccs_workers.engines.protocol import EngineInfo, Sized
 from ccs_workers.engines.whisper.joining import continuation
 from ccs_workers.engines.whisper.model import LONGEST_WINDOW_S, Transcript, WhisperModel
 from ccs_workers.engines.whisper.options import WhisperOptions
@@ -131,15 +131,16 @@ class WhisperEngine(BatchEngine):
         # Windows and layers of one window are blocks below the size from which they are mapped.
         return peak_bytes + (KEPT_BYTES if self._on_host else 0)
 
-    def _check(self, job: EngineJob) -> int:
+    def _check(self, job: EngineJob) -> Sized:
         if len(job.audio) != 1:
             raise InvalidInputError(f"an audio job has exactly one sound, not {len(job.audio)}")
         size = size_of_sound(job.audio[0], self._options.limits)
         if not self._on_host:
             # A GPU holds none of it beyond a step; those are all of one size.
-            return 0
+            return Sized(need_bytes=0)
         excess_bytes = max(0, size.step_bytes - self._covered_bytes)
-        return size.held_bytes + self._windows_bytes(size.duration_s) + excess_bytes
+        held_bytes = size.held_bytes + self._windows_bytes(size.duration_s)
+        return Sized(need_bytes=held_bytes + excess_bytes, step_bytes=excess_bytes)
 
     def _windows_bytes(self, duration_s: float | None) -> int:
         """Bytes of a sound's windows that wait for a batch; None: of a long one."""

@@ -245,7 +245,8 @@ class Crowd:
     def resize(self):
         if self.jobs:
             key = self.pick.choice(list(self.jobs))
-            self.ledger.resize(key, self.pick.randrange(1, 4000), self.jobs[key][1])
+            need = self.pick.randrange(1, 4000)
+            self.ledger.resize(key, need, self.jobs[key][1], self.pick.choice((0, self.pick.randrange(need))))
 
     def end(self, *keys):
         for key in keys or (self.jobs and [self.pick.choice(list(self.jobs))]) or ():

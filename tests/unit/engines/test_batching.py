@@ -14,7 +14,7 @@ from ccs_broker.contract import Modality, Usage
 from ccs_broker.errors import EngineLostError, InternalError, InvalidImageError, InvalidInputError
 from ccs_workers.engines.batching import BatchEngine
 from ccs_workers.engines.course import Ask
-from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed
+from ccs_workers.engines.protocol import Delta, Done, EngineInfo, Failed, Sized
 from ccs_workers.models.spec import ModelSpec
 from tests.helpers import wait_until
 from tests.media_jobs import Outputs, vision_job
@@ -45,7 +45,7 @@ class Double(BatchEngine):
     def _check(self, job):
         if b"bad header" in job.images:
             raise InvalidInputError("bad header")
-        return self.need_bytes
+        return Sized(need_bytes=self.need_bytes)
 
     def _largest_batch(self, kind):
         return self.size

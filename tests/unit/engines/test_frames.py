@@ -64,7 +64,7 @@ def test_what_an_engine_tells_of_itself(info):
 
 def test_outputs():
     outputs = [
-        ("a", Sized(need_bytes=2**40)),
+        ("a", Sized(need_bytes=2**40, step_bytes=2**39)),
         ("a", Delta(text="x", token_ids=(3,))),
         ("b", Progress(data={"window": 1})),
         ("b", Failed(code="OUT_OF_MEMORY", message="m")),
