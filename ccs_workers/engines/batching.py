@@ -164,27 +164,34 @@ class BatchEngine(ABC):
         for course in courses:
             if course.ask is not None and course.ask.payloads and not course.ended:
                 course.results = [None] * len(course.ask.payloads)
-                pieces = [Piece(course=course, index=i, payload=p) for i, p in enumerate(course.ask.payloads)]
-                due.setdefault(course.ask.kind, []).extend(pieces)
+                due.setdefault(course.ask.kind, []).extend(
+                    Piece(course=course, index=i, payload=p) for i, p in enumerate(course.ask.payloads)
+                )
         for kind, pieces in due.items():
             size = self._largest_batch(kind)
-            for first in range(0, len(pieces), size):
-                self._run_batch(kind, pieces[first : first + size])
+            while pieces and not self._closed:
+                batch = pieces[:size]
+                # Nobody holds what a job that ends in this round had, however many come behind it.
+                del pieces[:size]
+                self._run_batch(kind, batch)
 
     def _run_batch(self, kind: str, pieces: list[Piece]) -> None:
         for piece in pieces:
             if piece.course.cancelled:
                 self._end(piece.course, "cancelled")
-        pieces = [piece for piece in pieces if not piece.course.ended and not self._closed]
-        for piece, result in zip(pieces, self._isolated(kind, pieces), strict=True):
-            course = piece.course
+        pieces[:] = [piece for piece in pieces if not piece.course.ended and not self._closed]
+        results = self._isolated(kind, pieces)
+        # Their payloads go before the jobs take their next steps.
+        places = [(piece.course, piece.index) for piece in pieces]
+        pieces.clear()
+        for (course, index), result in zip(places, results, strict=True):
             if course.ended:
                 continue
             if isinstance(result, CcsError):
                 self._fail(course, result)
                 continue
-            course.results[piece.index] = result
-            if piece.index == len(course.results) - 1:
+            course.results[index] = result
+            if index == len(course.results) - 1:
                 self._advance(course, course.results)
 
     def _isolated(self, kind: str, pieces: list[Piece]) -> list[Any]:

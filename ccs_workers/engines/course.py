@@ -9,7 +9,7 @@ it isn't what callers have read already (another model, another device), the job
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ccs_broker.contract import Usage
@@ -69,6 +69,8 @@ class Course:
             self.steps.close()
         self.steps = self.ask = None
         self.results = []
+        # Others of its round may run on for long.
+        self.job = replace(self.job, images=(), audio=())
         # It knows the course: without it nothing is left that only a collection would free.
         self.emit = _to_nobody
 
