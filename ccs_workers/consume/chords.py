@@ -35,12 +35,15 @@ PATIENT_PUBLISHING: Final = {
     "retry_errors": (RedisError, OSError),
 }
 _DONE: Final = b"done"
-#: Says of this thread that it was interrupted in a join: Celery would now clear the chord away.
-_interrupted = threading.local()
+#: Says of this thread which chord it reports a part of, and that it was interrupted in the join: Celery would now clear
+#: the chord away.
+_reporting = threading.local()
+#: Seconds for which it is known of a chord that it has failed, as it is of one whose body was sent.
+_DONE_S: Final = 300
 
 
 def _check_interruption() -> None:
-    if getattr(_interrupted, "by", None) is not None:
+    if getattr(_reporting, "interrupted", None) is not None:
         raise ConnectionError("a chord's join was interrupted; it is to be repeated")
 
 
@@ -68,8 +71,9 @@ class ChordBackend(RedisBackend):
     def on_chord_part_return(self, request: Any, state: Any, result: Any, *args: Any, **kwargs: Any) -> None:
         """Count a part; send the body with the last one. Repeated until it is known to have been done."""
         patience = Patience()
+        _reporting.group = request.group
         while True:
-            _interrupted.by = None
+            _reporting.interrupted = None
             try:
                 super().on_chord_part_return(request, state, result, *args, **kwargs)
                 if not request.group or not self._is_claimed(request.group):
@@ -80,7 +84,7 @@ class ChordBackend(RedisBackend):
                 if not is_transient(error):
                     raise
             finally:
-                _interrupted.by = None
+                _reporting.interrupted = None
             if not patience.wait():
                 # What follows the part isn't marked as done: another worker does it.
                 raise TimeoutError("a chord's claim stayed with somebody else, or the server away")
@@ -93,9 +97,13 @@ class ChordBackend(RedisBackend):
         """
         cause = sys.exc_info()[1]
         if cause is not None and (isinstance(cause, OperationalError) or is_transient(cause)):
-            _interrupted.by = cause
+            _reporting.interrupted = cause
             _check_interruption()
-        return super().chord_error_from_stack(callback, exc)
+        told = super().chord_error_from_stack(callback, exc)
+        if group := getattr(_reporting, "group", None):
+            # Celery leaves the claim to run out; the parts would wait for that in their slots.
+            self.client.set(self.get_key_for_group(group, ".c"), _DONE, ex=_DONE_S)
+        return told
 
     @property
     def _chord_cleanup_script(self) -> Any:

@@ -95,7 +95,7 @@ def register_run(app: Celery, slot: RunnerSlot) -> None:
         except LeaseLostError:
             CLAIMS.hand_back((claim.id, claim.attempt))
             raise Ignore from None
-        if not outcome.ok:
+        if not (outcome.ok or claim.goes_on):
             error = outcome.error
             raise JobFailedError(f"{error.code}: {error.message}" if error else outcome.state.value)
         return RunResult(claim.id, outcome)

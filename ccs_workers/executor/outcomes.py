@@ -124,15 +124,18 @@ def event_data(outcome: Outcome) -> str:
     return json.dumps(data, allow_nan=False)
 
 
-def celery_state(outcome: Outcome) -> str:
-    """State with which Celery ends the task of a job with this outcome: anything but success is raised there."""
-    return "SUCCESS" if outcome.ok else "FAILURE"
+def celery_state(outcome: Outcome, *, goes_on: bool) -> str:
+    """State with which Celery ends the task of a job with this outcome: anything but success is raised there.
+
+    ``goes_on``: what follows it does however it ended.
+    """
+    return "SUCCESS" if outcome.ok or goes_on else "FAILURE"
 
 
-def celery_result(job_id: str, outcome: Outcome) -> str:
+def celery_result(job_id: str, outcome: Outcome, *, goes_on: bool = False) -> str:
     """The outcome as Celery's result backend stores results, for producers that wait on an ``AsyncResult``."""
     result: object
-    if outcome.ok:
+    if outcome.ok or goes_on:
         status = "SUCCESS"
         result = outcome.model_dump(mode="json", exclude_defaults=True, exclude={"timings"})
     elif outcome.state in {OutcomeState.CANCELLED, OutcomeState.EXPIRED}:

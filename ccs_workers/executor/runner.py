@@ -102,7 +102,8 @@ class Runner:
         if claim.links:
             # It has its outcome already; only what follows it in Celery is left.
             outcome = Outcome.model_validate_json(claim.payload)
-            self._claims.mark_finished((claim.id, claim.attempt), links=celery_state(outcome))
+            word = celery_state(outcome, goes_on=claim.goes_on)
+            self._claims.mark_finished((claim.id, claim.attempt), links=word)
             return outcome
         run = JobRun(claim)
         self._accounts.open(run)
@@ -278,15 +279,14 @@ class Runner:
             state=outcome.state,
             outcome=outcome.model_dump_json(exclude_defaults=True, exclude={"timings"}),
             event_data=event_data(outcome),
-            celery=celery_result(claim.id, outcome) if claim.message else "",
+            celery=celery_result(claim.id, outcome, goes_on=claim.goes_on) if claim.message else "",
             links=has_links(claim.message),
             actual_us=round(device_s * 1e6),
         )
         if not self._persist(lambda: self._ledger.finish(claim.id, claim.attempt, ending)):
             raise LeaseLostError(f"attempt {claim.attempt} no longer holds the job")
-        self._claims.mark_finished(
-            (claim.id, claim.attempt), links=celery_state(outcome) if ending.links else ""
-        )
+        word = celery_state(outcome, goes_on=claim.goes_on) if ending.links else ""
+        self._claims.mark_finished((claim.id, claim.attempt), links=word)
 
     @staticmethod
     def _persist(call: Callable[[], T]) -> T:

@@ -70,9 +70,17 @@ def test_submitting_from_the_shell(url: str) -> None:
 
 
 def test_submitting_from_python(url: str) -> None:
-    shown = run([sys.executable, "-c", block("python", "from ccs_broker import Client")], url)
+    shown = run([sys.executable, "-c", block("python", "job = client.submit(")], url)
     assert "1 queued" in shown
     assert "succeeded The capital of France is Paris." in shown
+
+
+def test_a_pipeline_from_python(url: str) -> None:
+    shown = run([sys.executable, "-c", block("python", "client.pipeline(")], url)
+    steps = {line.split()[0] for line in shown.splitlines() if " delta " in line}
+    assert steps == {"heard", "seen", "told"}
+    assert PAGE_LINE in shown
+    assert CLIP_WORDS in shown.splitlines()[-1].lower()
 
 
 def test_submitting_from_a_plain_celery_producer(url: str) -> None:

@@ -104,13 +104,19 @@ def progress_of(event: Event) -> str:
 
 
 def _follow(watch: JobWatch, after: int, console: Console) -> None:
-    """Write the deltas' texts to standard output; a spinner shows what is waited for until the first."""
-    ended_line = True
+    """Write the deltas' texts to standard output; a spinner shows what is waited for until the first.
+
+    A pipeline's steps may speak in turns: each turn begins with the step's name on a line of its own.
+    """
+    ended_line, speaker = True, None
     with ExitStack() as until_text:
         until_text.enter_context(spinner(f"{watch.job.id}: waiting", console))
         for event in watch.events(after):
             if event.text:
                 until_text.close()
+                if event.step != speaker:
+                    speaker = event.step
+                    click.echo(f"{'' if ended_line else chr(10)}[{speaker}] ", nl=False)
                 click.echo(_for_stdout(event.text), nl=False)
                 ended_line = event.text.endswith("\n")
             elif event.kind in _WAITING_FOR and "relegated" not in event.data and after == 0 and ended_line:
@@ -132,6 +138,8 @@ def _note_of(event: Event) -> str:
         if event.data["relegated"]:
             return "[its target can't be met any more: it runs on leftover capacity]"
         return "[its target can be met again]"
+    if event.step is not None and event.data.get("ended", "succeeded") != "succeeded":
+        return f"[step {event.step}: {printable(str(event.data['ended']))} {printable(str(event.data.get('code', '')))}]"
     if event.kind is EventKind.PROGRESS and (progress := progress_of(event)):
         return f"[{progress}]"
     return ""

@@ -1,7 +1,9 @@
 """The client: submits jobs, follows their streams, looks at queues and workers, and at what was quarantined."""
 
-from ccs_broker.client.aio import AsyncClient, AsyncJobHandle
+from ccs_broker.client.aio import AsyncClient
 from ccs_broker.client.core import BulkJob, SubmitOptions
+from ccs_broker.client.handles import AsyncJobHandle, JobHandle
+from ccs_broker.client.pipeline import AsyncPipeline, AsyncPipelineHandle, Pipeline, PipelineHandle
 from ccs_broker.client.records import (
     DeadJob,
     DeadJobDetails,
@@ -16,11 +18,13 @@ from ccs_broker.client.records import (
     TenantShare,
     WorkerInfo,
 )
-from ccs_broker.client.sync import Client, JobHandle
+from ccs_broker.client.sync import Client
 
 __all__ = [
     "AsyncClient",
     "AsyncJobHandle",
+    "AsyncPipeline",
+    "AsyncPipelineHandle",
     "BulkJob",
     "Client",
     "DeadJob",
@@ -31,6 +35,8 @@ __all__ = [
     "JobHandle",
     "JobState",
     "JobStatus",
+    "Pipeline",
+    "PipelineHandle",
     "Purged",
     "QueueDepth",
     "QueueReport",

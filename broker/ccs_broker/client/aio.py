@@ -10,6 +10,10 @@ from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.aio_link import AsyncBell, AsyncLink
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
+from ccs_broker.client.handles import AsyncJobHandle
+from ccs_broker.client.pipeline import AsyncPipeline
+from ccs_broker.client.planning import PlanMaker
+from ccs_broker.client.sender import CanvasSender
 from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
 from ccs_broker.contract.event import Event
 from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
@@ -21,9 +25,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ccs_broker.client import records
+    from ccs_broker.client.planning import PipelineOptions
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
-    from ccs_broker.contract.words import Modality, QosClass
+    from ccs_broker.contract.words import Modality
 
 T = TypeVar("T")
 
@@ -45,6 +50,7 @@ class AsyncClient:
         self._timeout_s = timeout_s
         self._link = AsyncLink(settings)
         self._core = ClientCore(settings.ledger, limits)
+        self._sender = CanvasSender(settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,6 +63,7 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the connections; streams that are open end when they are closed."""
         await self._link.close()
+        await asyncio.to_thread(self._sender.close)
 
     async def submit(self, modality: Modality | str, **options: Unpack[SubmitOptions]) -> AsyncJobHandle:
         """As :meth:`ccs_broker.client.sync.Client.submit`; media are read and hashed in a thread."""
@@ -91,6 +98,10 @@ class AsyncClient:
             InvalidInputError: no job can have such an id.
         """
         return AsyncJobHandle(self, checked_id(job_id))
+
+    def pipeline(self, **options: Unpack[PipelineOptions]) -> AsyncPipeline:
+        """As :meth:`ccs_broker.client.sync.Client.pipeline`."""
+        return AsyncPipeline(self, PlanMaker(options, self._core.limits))
 
     async def queues(self) -> records.QueueReport:
         """Depth of every queue."""
@@ -192,41 +203,3 @@ class AsyncClient:
         else:
             await bell.close()
         return None
-
-
-class AsyncJobHandle:
-    """One job, seen from an asynchronous client; see :class:`ccs_broker.client.sync.JobHandle`."""
-
-    __slots__ = ("_client", "id")
-
-    def __init__(self, client: AsyncClient, job_id: str) -> None:
-        self._client = client
-        self.id = job_id
-
-    def __repr__(self) -> str:
-        return f"AsyncJobHandle({self.id!r})"
-
-    def stream(self, after: int = 0, timeout: float | None = 30.0) -> AsyncIterator[Event]:
-        """As :meth:`ccs_broker.client.sync.JobHandle.stream`.
-
-        Leave it early through ``contextlib.aclosing``: a dropped iterator is closed when the loop gets to it.
-        """
-        return self._client._stream(self.id, after, timeout)
-
-    async def result(self, timeout: float | None = 30.0) -> Outcome:
-        """As :meth:`ccs_broker.client.sync.JobHandle.result`."""
-        return await self._client._result(self.id, timeout)
-
-    async def status(self) -> records.JobStatus:
-        """Where the job is; ``NotFoundError`` if nowhere."""
-        return await self._client._run(looking.status(self.id))
-
-    async def cancel(self) -> records.JobState:
-        """Cancel the job and give the state it is in then; ``NotFoundError`` if there is none (yet)."""
-        return await self._client._run(self._client._core.cancel(self.id))
-
-    async def reprioritize(
-        self, qos: QosClass | str | None = None, deadline_s: float | None = None
-    ) -> records.JobStatus:
-        """As :meth:`ccs_broker.client.sync.JobHandle.reprioritize`."""
-        return await self._client._run(changing.reprioritize(self._client._core, self.id, qos, deadline_s))

@@ -76,7 +76,7 @@ class ClientCore:
     def __init__(self, settings: LedgerSettings, limits: Limits = DEFAULT_LIMITS) -> None:
         #: The ledger's scripts under this client's settings.
         self.calls = LedgerCalls(settings)
-        self._limits = limits
+        self.limits = limits
 
     def prepare(self, modality: Modality | str, options: Mapping[str, object]) -> Submission:
         """Validate a job and read its media; the only part that may read files.
@@ -86,7 +86,7 @@ class ClientCore:
         """
         options = dict(options)
         key = options.pop("idempotency_key", None)
-        built = build_job(modality, options, job_id=token_hex(16), limits=self._limits, read_path=read_file)
+        built = build_job(modality, options, job_id=token_hex(16), limits=self.limits, read_path=read_file)
         job = built.job
         entry = entry_of(
             job,

@@ -59,7 +59,7 @@ def read_record(reply: object) -> JobRecord | None:
     """The record, or None where there is no such job (a plain Celery task on our queues isn't one)."""
     values = cast("Sequence[bytes | None]", checked(reply))
     kind, state, cancel, seq, queue, attempt, worker, model, *more = values[: len(_FIELDS)]
-    if kind != b"job" or state is None:
+    if kind not in {b"job", b"pipeline"} or state is None:
         return None
     rank, relegated, score, low, tag, submitted, *times = more
     started, first_output, finished, expires = map(_number, times)

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
+from ccs_broker.client.handles import JobHandle
 from ccs_broker.client.link import Bell, Link
+from ccs_broker.client.pipeline import Pipeline
+from ccs_broker.client.planning import PlanMaker
+from ccs_broker.client.sender import CanvasSender
 from ccs_broker.client.steps import Ask, Listen, Pause, Subscribe
 from ccs_broker.contract.event import Event
 from ccs_broker.contract.limits import DEFAULT_LIMITS, Limits
@@ -20,9 +24,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ccs_broker.client import records
+    from ccs_broker.client.planning import PipelineOptions
     from ccs_broker.client.steps import Asking, Following, Step
     from ccs_broker.contract.outcome import Outcome
-    from ccs_broker.contract.words import Modality, QosClass
+    from ccs_broker.contract.words import Modality
 
 T = TypeVar("T")
 
@@ -51,6 +56,7 @@ class Client:
         self._timeout_s = timeout_s
         self._link = Link(settings)
         self._core = ClientCore(settings.ledger, limits)
+        self._sender = CanvasSender(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +69,7 @@ class Client:
     def close(self) -> None:
         """Close the connections; streams that are open end when they are dropped."""
         self._link.close()
+        self._sender.close()
 
     def submit(self, modality: Modality | str, **options: Unpack[SubmitOptions]) -> JobHandle:
         """Submit one job in one round trip; see :class:`SubmitOptions` for what it may say.
@@ -105,6 +112,16 @@ class Client:
             InvalidInputError: no job can have such an id.
         """
         return JobHandle(self, checked_id(job_id))
+
+    def pipeline(self, **options: Unpack[PipelineOptions]) -> Pipeline:
+        """Begin a pipeline: several jobs, of any modalities, with one id, one stream and one deadline.
+
+        Nothing is sent before its ``submit``; see :class:`ccs_broker.client.pipeline.Pipeline`.
+
+        Raises:
+            InvalidInputError: an option is unknown or wrong.
+        """
+        return Pipeline(self, PlanMaker(options, self._core.limits))
 
     def queues(self) -> records.QueueReport:
         """Depth of every queue."""
@@ -221,68 +238,3 @@ class Client:
         else:
             bell.close()
         return None
-
-
-class JobHandle:
-    """One job, seen from a client."""
-
-    __slots__ = ("_client", "id")
-
-    def __init__(self, client: Client, job_id: str) -> None:
-        self._client = client
-        self.id = job_id
-
-    def __repr__(self) -> str:
-        return f"JobHandle({self.id!r})"
-
-    def stream(self, after: int = 0, timeout: float | None = 30.0) -> Iterator[Event]:
-        """The job's events behind number ``after``, in order and without holes, up to the terminal one.
-
-        It may be called early, late or again: the sequence is the same. ``timeout`` is the longest silence in
-        seconds, or None. The subscription ends with the iterator, also if that is dropped or closed midway.
-
-        Raises (while iterating):
-            NotFoundError: there is no such job.
-            StreamExpiredError: the log is gone; the error holds the outcome.
-            WaitTimeoutError: no event for ``timeout`` seconds; go on with ``after``.
-            QueueUnavailableError: the server can't be reached; go on with ``after``.
-        """
-        return self._client._stream(self.id, after, timeout)
-
-    def result(self, timeout: float | None = 30.0) -> Outcome:
-        """Wait for the job's end and give its outcome; a job that failed gives one too.
-
-        Raises:
-            NotFoundError: there is no such job.
-            WaitTimeoutError: it had not ended after ``timeout`` seconds; the job goes on.
-            QueueUnavailableError: the server can't be reached.
-        """
-        return self._client._result(self.id, timeout)
-
-    def status(self) -> records.JobStatus:
-        """Where the job is; ``NotFoundError`` if nowhere."""
-        return self._client._run(looking.status(self.id))
-
-    def cancel(self) -> records.JobState:
-        """Cancel the job; ``NotFoundError`` if there is none (should it still arrive, it is cancelled then).
-
-        Returns:
-            The state it is in then: cancelled, cancelling (it runs and stops at its next step), or how it had
-            ended before.
-        """
-        return self._client._run(self._client._core.cancel(self.id))
-
-    def reprioritize(
-        self, qos: QosClass | str | None = None, deadline_s: float | None = None
-    ) -> records.JobStatus:
-        """Give the job another class or deadline while it waits; what isn't given stays.
-
-        It keeps its turn among its tenant's jobs. The target of its class and ``deadline_s`` count from now, so a
-        relegated job that can be in time again is relegated no longer.
-
-        Raises:
-            InvalidInputError: neither is given, or one is wrong.
-            NotFoundError: there is no such job.
-            ConflictError: it runs already, or has ended.
-        """
-        return self._client._run(changing.reprioritize(self._client._core, self.id, qos, deadline_s))

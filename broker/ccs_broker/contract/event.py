@@ -54,6 +54,8 @@ class Event(BaseModel):
     #: 1, 2, 3, ... without gaps.
     seq: int = Field(ge=1)
     kind: EventKind
+    #: Of a pipeline's stream: the step that it is an event of; None: of the pipeline as a whole.
+    step: str | None = None
     #: Number of the claim that wrote it; 0 before the first.
     attempt: int = Field(default=0, ge=0)
     #: Broker time in milliseconds since 1970.

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from ccs_broker import topology
-from ccs_broker.contract.limits import MAX_LIFETIME_S
+from ccs_broker.ledger.publishing import BIRTH_TTL_S, Argument, begin_args, publish_args
 from ccs_broker.ledger.records import (
     Append,
     AttemptState,
+    Beginning,
     Blocked,
     CancelReach,
     Claim,
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from ccs_broker.priority import Urgency
     from ccs_broker.settings import LedgerSettings
 
-Argument = str | int | bytes
-#: Keys of a job live from birth, should every worker be gone: a day longer than the longest lifetime.
-_BIRTH_TTL_S = int(MAX_LIFETIME_S) + 24 * 3600
 #: A sweep that comes later than this many intervals after the last one, of whatever worker, follows an outage.
 _LATE_SWEEP = 1.5
 #: Intervals between sweeps for which a ticket must be missing at each of them to count as lost.
@@ -42,6 +40,8 @@ _MISSING_SWEEPS = 0.5
 _LEARNT_TTL_S = 30 * 24 * 3600
 #: Longest reply of a claim that gave no job: why, and four facts about the best job that lacked memory.
 _NOT_CLAIMED_PARTS: Final = 5
+#: Policies of a step with which its pipeline goes on without it.
+_GOES_ON: Final = frozenset({"skip", "default"})
 _FIRST_FIELDS: Final = ("f0", "f1", "f2", "f3", "f4")
 _COST_FIELDS: Final = ("c0", "c1", "c2", "c3", "c4")
 #: Tenants that may have a weight of their own.
@@ -99,20 +99,14 @@ class LedgerCalls:
 
     def publish(self, entry: Entry) -> Call:
         """Store a job or task and push its ticket."""
-        urgency, work, sizes = entry.urgency, entry.work, entry.sizes
-        args: tuple[Argument, ...] = (
-            entry.id, entry.queue, entry.kind, entry.message, entry.payload,
-            urgency.rank, urgency.target_us, entry.delay_ms, entry.expire_ms, _BIRTH_TTL_S,
-            entry.model, entry.modality, " ".join(entry.blobs), "1" if entry.celery else "",
-            entry.idempotency, entry.digest, entry.source, entry.raw, topology.TICKET, *self._ttl,
-            "share" if self.policy.fair else "clock", urgency.rank_us + urgency.slack_us,
-            repr(urgency.factor), repr(urgency.low_factor), entry.overload.value, "1" if urgency.relegates else "",
-            " ".join(map(str, sizes.values())), entry.tenant,
-            "" if work is None else work.first_us, "" if work is None else work.cost_us,
-            self._settings.queue_limit,
-        )  # fmt: skip
+        args = publish_args(entry, self.policy, self._ttl, self._settings.queue_limit)
         keys = (topology.JOB + entry.id, topology.LOG + entry.id, topology.TOMBSTONES)
         return Call(self._script("publish"), keys, args)
+
+    def begin(self, beginning: Beginning) -> Call:
+        """Write a pipeline's record, before its first step is published; the reply reads like that of ``publish``."""
+        keys = (topology.JOB + beginning.id, topology.LOG + beginning.id)
+        return Call(self._script("begin"), keys, begin_args(beginning))
 
     @staticmethod
     def read_publish(reply: object) -> Published:
@@ -143,7 +137,7 @@ class LedgerCalls:
         if len(parts) <= _NOT_CLAIMED_PARTS:
             return NotClaimed(NoClaim(text(parts[0])), _blocked(parts[1:]))
         job_id, attempt, queue, message, payload, seq, submitted, expire, links, *scheduled = parts
-        score, first_us, cost_us, rank, relegated, turn, preempted = map(text, scheduled)
+        score, first_us, cost_us, rank, relegated, turn, preempted, policy = map(text, scheduled)
         return Claim(
             id=text(job_id),
             attempt=int(text(attempt)),
@@ -161,6 +155,7 @@ class LedgerCalls:
             relegated=relegated == "1",
             floor=turn == "floor",
             preempted=int(preempted),
+            goes_on=policy in _GOES_ON,
         )
 
     def append(
@@ -190,13 +185,16 @@ class LedgerCalls:
             *self._ttl,
             "1" if ending.links else "",
             "" if ending.actual_us is None else ending.actual_us,
+            topology.TICKET,
         )
         return Call(self._script("finish"), (topology.JOB + job_id, topology.RUNNING), args)
 
     def ack(self, job_id: str, attempt: int) -> Call:
         """Celery is done with a delivery."""
         return Call(
-            self._script("ack"), (topology.JOB + job_id, topology.RUNNING), (job_id, attempt, *self._ttl)
+            self._script("ack"),
+            (topology.JOB + job_id, topology.RUNNING),
+            (job_id, attempt, *self._ttl, topology.TICKET),
         )
 
     def release(self, job_id: str, attempt: int, event_data: str = "") -> Call:
@@ -312,7 +310,7 @@ class LedgerCalls:
     ) -> Call:
         """Put what can't be understood among the dead letters; ``task_id``'s Celery result then is a failure."""
         args: tuple[Argument, ...] = (
-            raw_message, letter, self._settings.dead_letters, _BIRTH_TTL_S,
+            raw_message, letter, self._settings.dead_letters, BIRTH_TTL_S,
             task_id, reason, self._settings.job_ttl_s,
         )  # fmt: skip
         return Call(self._script("dead"), (source or topology.DEAD, topology.DEAD), args)

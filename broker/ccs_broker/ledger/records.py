@@ -42,6 +42,36 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlace:
+    """Of which pipeline a job is a step."""
+
+    pipeline: str
+    name: str
+    #: What becomes of the pipeline if it doesn't succeed: ``fail``, ``skip`` or ``default``.
+    on_failure: str = "fail"
+    #: It needs the text of a step that was skipped, and so ends without having begun.
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """What begins a pipeline."""
+
+    id: str
+    expire_ms: int
+    #: Place of its class, 0 to 3.
+    rank: int
+    tenant: str
+    blobs: tuple[str, ...]
+    #: The step whose text is the pipeline's.
+    output: str
+    #: Names of all steps.
+    steps: tuple[str, ...]
+    #: Further fields of the record, such as ``spec:<step>``; see ``lua/lib_pipeline.lua``.
+    fields: Mapping[str, str | bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What publishing puts into the ledger: a prompt job, or a plain Celery task on one of our queues."""
 
@@ -72,6 +102,9 @@ class Entry:
     overload: Overload = Overload.RELEGATE
     #: Service times, where they are known; None: the script expects what was learnt of jobs of these sizes.
     work: Work | None = None
+    step: StepPlace | None = None
+    #: Celery has something to do after it; told for steps only.
+    linked: bool = False
 
 
 class PublishStatus(StrEnum):
@@ -208,6 +241,8 @@ class Claim:
     floor: bool = False
     #: How often a more urgent job has taken its place.
     preempted: int = 0
+    #: What follows it in Celery does so however it ends: a step that its pipeline can do without.
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Claim: turn a popped ticket into the most urgent job this worker can take, over all queues it listens to.
--- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_queue lib_choice
+-- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_pipeline lib_queue lib_choice
 --
 -- KEYS[1] ccs:running
 -- ARGV[1] queue whose ticket was popped   ARGV[2] worker name      ARGV[3] lease ms
@@ -76,12 +76,14 @@ if best.queue ~= popped then
 end
 local attempt = best.attempt + 1
 redis.call('ZADD', KEYS[1], whole(now_ms + tonumber(ARGV[3])), id .. '|' .. attempt)
-local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire', 'first', 'outcome', 'first_us', 'preempted')
+local job = redis.call('HMGET', key, 'kind', 'msg', 'job', 'sub', 'expire', 'first', 'outcome', 'first_us', 'preempted',
+  'policy', 'skipped')
+local policy = job[11] and 'skip' or job[10] or ''
 local score, relegated = whole(score_now(best)), best.relegated and '1' or ''
 if best.links then
   redis.call('HSET', key, 'attempt', attempt)
   return {id, attempt, best.queue, job[2] or '', job[7] or '', 0, job[4], job[5], '1', score, 0, 0, best.rank, relegated,
-    turn, 0}
+    turn, 0, policy}
 end
 if best.passed then redis.call('HDEL', key, 'passed', 'holder', 'held') end
 local account = {}
@@ -108,4 +110,4 @@ if job[1] == 'job' then
   seq = append_event(id, job[6] and 'resumed' or 'started', attempt, now_ms, '', data, '')
 end
 return {id, attempt, best.queue, job[2] or '', job[3] or '', seq, job[4], job[5], '', score, job[8] or 0,
-  whole(best.cost), best.rank, relegated, turn, job[9] or 0}
+  whole(best.cost), best.rank, relegated, turn, job[9] or 0, policy}

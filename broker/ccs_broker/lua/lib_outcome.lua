@@ -7,7 +7,12 @@
 --   celery-task-meta-<id>  string  Celery's result, where the job came through Celery
 --
 -- outcome: JSON of the outcome without timings. event: JSON data of the terminal event, may be empty.
--- ttl = {job seconds, log seconds, blob grace seconds}. celery: JSON of Celery's result, may be empty.
+-- ttl = {job seconds, log seconds, blob grace seconds, ticket}. celery: JSON of Celery's result, may be empty. held:
+-- true if a worker holds the job, which does what follows it in Celery.
+
+-- What the end of a step means for its pipeline; see lib_pipeline.
+local step_ended
+
 local function drop_blobs(id, blobs, grace_s)
   for sha in string.gmatch(blobs or '', '%S+') do
     local refs = 'ccs:refs:' .. sha
@@ -16,9 +21,9 @@ local function drop_blobs(id, blobs, grace_s)
   end
 end
 
-local function end_job(id, state, attempt, now_ms, outcome, event, ttl, celery)
+local function end_job(id, state, attempt, now_ms, outcome, event, ttl, celery, held)
   local key = 'ccs:job:' .. id
-  local old = redis.call('HMGET', key, 'blobs', 'celery')
+  local old = redis.call('HMGET', key, 'blobs', 'celery', 'pipe', 'msg')
   redis.call('ZREM', 'ccs:expiry', id)
   redis.call('ZREM', 'ccs:late', id)
   if state == 'quarantined' then
@@ -39,6 +44,7 @@ local function end_job(id, state, attempt, now_ms, outcome, event, ttl, celery)
     redis.call('SET', meta, celery, 'EX', ttl[1])
     redis.call('PUBLISH', meta, celery)
   end
+  if old[3] then step_ended(id, old[3], state, now_ms, ttl, not held and old[4]) end
 end
 
 -- An outcome that no worker wrote: cancelled or expired while it waited, or lost with its worker.

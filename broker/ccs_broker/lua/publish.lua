@@ -1,6 +1,6 @@
 -- Publish: store a message under its job id, put the id among the waiting (or delayed), push a ticket. An id that was
 -- cancelled before it came has a tombstone: it ends here, without a ticket.
--- include: lib_clock lib_events lib_outcome lib_waiting lib_score
+-- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_pipeline lib_score
 --
 -- KEYS[1] ccs:job:<id>   hash; KEYS[2] ccs:log:<id> stream (other keys are derived from the arguments)
 -- KEYS[3] ccs:tombstones zset, id by the time until which it counts, ms
@@ -19,13 +19,17 @@
 -- ARGV[27] what becomes of it when it can't be done in time: "relegate" | "refuse" | "accept"
 -- ARGV[28] "1" if the policy relegates  ARGV[29] sizes: prompt characters, new tokens, images, media bytes, with spaces
 -- ARGV[30] tenant       ARGV[31] us until its first output, where that is known, or empty   ARGV[32] us in all
--- ARGV[33] most jobs waiting in the queue
+-- ARGV[33] most jobs waiting in the queue, which a pipeline's steps may exceed: it was accepted as a whole
+-- ARGV[34] pipeline, empty if it isn't a step of one       ARGV[35] the step's name
+-- ARGV[36] its policy: "fail" | "skip" | "default"         ARGV[37] "1" if Celery goes on after it
+-- ARGV[38] "1" if it needs the text of a step that was skipped: it ends here as well
 -- Returns {"ok", id} | {"same", id} | {"conflict", id} | {"nomodel", ""} | {"noblob", sha} | {"gone", ""}
 --       | {"full", limit} | {"unreachable", "first" or "end", then the predicted seconds}
 local id, queue, kind, model, rank, tenant = ARGV[1], ARGV[2], ARGV[3], ARGV[11], tonumber(ARGV[6]), ARGV[30]
 local key = KEYS[1]
 local now = now_us()
 local now_ms = math.floor(now / 1000)
+local pipe, skipped = ARGV[34], ARGV[38] == '1'
 local delay, expire_ms, target = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[7])
 
 if ARGV[15] ~= '' then
@@ -53,7 +57,7 @@ local old = redis.call('HMGET', key, 'state', 'kind', 'cost_us')
 local known = old[1] and (old[1] == 'waiting' or old[1] == 'delayed' or old[2] == 'job')
 -- Read before anything is written: a script that has written passes the server's memory limit.
 local tomb = not old[1] and redis.call('ZSCORE', KEYS[3], id)
-local doomed = tomb and tonumber(tomb) > now_ms
+local doomed = tomb and tonumber(tomb) > now_ms or pipe ~= '' and (skipped or not is_open(pipe))
 local share = redis.call('HMGET', 'ccs:share', 'v', 'day', 'weighed', 'full:' .. queue)
 local day = whole(math.floor(now_ms / 86400000))
 local weight, tag = 1, now - EPOCH_US
@@ -66,7 +70,7 @@ if not first then first, cost = expected_work(queue, model, ARGV[29]) end
 local score = score_of(tag, tonumber(ARGV[24]), tonumber(ARGV[25]), first)
 local late = late_after(target, first)
 
-if not (old[1] or doomed) then
+if not (old[1] or doomed or pipe ~= '') then
   -- Counted only where the last submission found the queue to be at its bound.
   local crowd = delay > 0 and redis.call('ZCARD', 'ccs:delayed') or share[4] and redis.call('ZCARD', 'ccs:waiting:' .. queue)
   if crowd and crowd >= tonumber(ARGV[33]) then return {'full', ARGV[33]} end
@@ -79,7 +83,7 @@ end
 if ARGV[17] ~= '' and redis.call('LREM', ARGV[17], -1, ARGV[18]) == 0 then return {'gone', ''} end
 if known then return {'same', id} end
 
-local ttl = {ARGV[20], ARGV[21], ARGV[22]}
+local ttl = {ARGV[20], ARGV[21], ARGV[22], ARGV[19]}
 if doomed and kind ~= 'job' then
   -- It leaves no record by which a repeated publish would be known, so its tombstone stays.
   drop_task(id, ttl)
@@ -106,6 +110,14 @@ if ARGV[14] ~= '' then also('celery', ARGV[14]) end
 if may_relegate then also('low', whole(job.low)) end
 if job.relegated then also('relegated', '1') end
 if kind == 'job' then also('seq', '1') end
+if pipe ~= '' then
+  also('pipe', pipe)
+  also('step', ARGV[35])
+  also('policy', ARGV[36])
+  if ARGV[37] == '1' then also('linked', '1') end
+  if skipped then also('skipped', '1') end
+  if redis.call('EXISTS', 'ccs:job:' .. pipe) == 1 then redis.call('HINCRBY', 'ccs:job:' .. pipe, 'open', 1) end
+end
 redis.call('HSET', key, unpack(fields))
 redis.call('EXPIRE', key, ARGV[10])
 redis.call('ZADD', 'ccs:expiry', expire, id)
@@ -125,6 +137,7 @@ if kind == 'job' then
     redis.call('XADD', KEYS[2], '1-0', 'k', 'queued', 'n', '0', 't', job.sub)
   end
   redis.call('EXPIRE', KEYS[2], ARGV[10])
+  if pipe ~= '' then tell_pipeline(pipe, ARGV[35], 'queued', 0, now_ms, '', '') end
 end
 if doomed then
   redis.call('ZREM', KEYS[3], id)

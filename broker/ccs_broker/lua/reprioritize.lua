@@ -9,7 +9,8 @@
 -- Returns "ok" | "missing" | the state it is in, which is neither waiting nor delayed
 local id, key = ARGV[1], KEYS[1]
 local old = redis.call('HMGET', key, 'state', 'first_us', 'kind')
-if not old[1] or old[3] ~= 'job' then return 'missing' end
+if not old[1] or old[3] == 'task' then return 'missing' end
+if old[3] == 'pipeline' then return 'running' end
 if old[1] ~= 'waiting' and old[1] ~= 'delayed' then return old[1] end
 local now_ms = math.floor(now_us() / 1000)
 local job, first = waiting_job(id), tonumber(old[2]) or FIRST_US

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Sweep: what time brings about. Any worker may run it, any number at once; it looks at a bounded number of ids.
--- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_queue
+-- include: lib_clock lib_events lib_outcome lib_waiting lib_leaving lib_pipeline lib_queue
 --
 -- KEYS[1] ccs:running   KEYS[2] ccs:expiry   KEYS[3] ccs:swept   KEYS[4] ccs:missing
 -- ARGV[1] ids per kind   ARGV[2] ticket   ARGV[3] job TTL s   ARGV[4] log TTL s   ARGV[5] blob grace s
@@ -17,7 +17,7 @@
 -- 5. what is counted of waiting and running jobs: without any, it begins anew
 -- Returns {requeued, lost, promoted, expired, tickets}
 local limit, ticket = tonumber(ARGV[1]), ARGV[2]
-local ttl = {ARGV[3], ARGV[4], ARGV[5]}
+local ttl = {ARGV[3], ARGV[4], ARGV[5], ticket}
 local now_ms = math.floor(now_us() / 1000)
 local requeued, lost, expired, tickets = 0, 0, 0, 0
 
@@ -69,10 +69,15 @@ local promoted = promote_due(now_ms, limit, ticket)
 relegate_late(now_ms, limit)
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', whole(now_ms), 'LIMIT', 0, limit)) do
-  local job = redis.call('HMGET', 'ccs:job:' .. id, 'state')
+  local job = redis.call('HMGET', 'ccs:job:' .. id, 'state', 'kind')
   if not job[1] then
     redis.call('ZREM', KEYS[2], id)
-  elseif job[1] == 'waiting' or job[1] == 'delayed' then
+  elseif job[2] == 'pipeline' and is_open(id) then
+    stop_pipeline(id, 'expired', nil, now_ms, ttl)
+    -- What runs of it stops soon.
+    if redis.call('ZSCORE', KEYS[2], id) then redis.call('ZADD', KEYS[2], whole(now_ms + 60000), id) end
+    expired = expired + 1
+  elseif job[2] ~= 'pipeline' and (job[1] == 'waiting' or job[1] == 'delayed') then
     redis.call('ZREM', 'ccs:delayed', id)
     dequeue(id, waiting_job(id), ticket)
     expire_waiting(id, now_ms, ttl)

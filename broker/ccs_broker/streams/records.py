@@ -57,6 +57,7 @@ def event_from_log(job_id: str, entry: bytes, fields: Sequence[bytes]) -> Event:
                 "kind": named[b"k"].decode(),
                 "attempt": int(named[b"n"]),
                 "at_ms": int(named[b"t"]),
+                "step": named[b"s"].decode() if b"s" in named else None,
                 "text": named.get(b"x", b"").decode(),
                 "data": from_json(data) if data else {},
             }

@@ -34,6 +34,7 @@ from ccs_broker.transport.message import (
     entry_of,
 )
 from ccs_broker.transport.mutes import Mutes
+from ccs_broker.transport.steps import publish_step, step_call
 from ccs_broker.transport.strays import hand_back_strays
 
 if TYPE_CHECKING:
@@ -164,8 +165,11 @@ class Channel(kombu_redis.Channel):
         if not topology.is_ledger_queue(queue) or "task" not in (message.get("headers") or {}):
             super()._put(queue, message, **kwargs)
             return
-        policy = self.ledger.calls.policy
-        entry, blobs = entry_of(check_message(message), queue, datetime.now(UTC), policy=policy)
+        message, policy = check_message(message), self.ledger.calls.policy
+        if (call := step_call(message)) is not None:
+            publish_step(self.ledger, queue, message, call)
+            return
+        entry, blobs = entry_of(message, queue, datetime.now(UTC), policy=policy)
         self.ledger.store_blobs(blobs)
         published = self.ledger.publish(entry)
         if published.status is PublishStatus.NO_MODEL:

@@ -40,7 +40,7 @@ MAX_MESSAGE_BYTES: Final = 256 * 1024 * 1024
 #: What Celery calls the two numbers of a time limit.
 _TIMELIMIT: Final = ("hard", "soft")
 #: What a message's embed may hold that is to be done after its task.
-_LINKS: Final = ("callbacks", "errbacks", "chain", "chord")
+LINKS: Final = ("callbacks", "errbacks", "chain", "chord")
 _SHOWN: Final = ("argsrepr", "kwargsrepr", "shadow")
 
 Message = dict[str, Any]
@@ -122,7 +122,12 @@ def _check_timelimit(value: object) -> None:
         raise MalformedMessageError("header 'timelimit' isn't a pair of numbers")
 
 
-def _decode_body(message: Message) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+def decode_body(message: Message) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
+    """Arguments, keyword arguments and embed of a checked message.
+
+    Raises:
+        MalformedMessageError: the body isn't these three.
+    """
     try:
         body: str | bytes = message["body"]
         if message["properties"].get("body_encoding") == "base64":
@@ -141,7 +146,7 @@ def check_body(message: Message) -> None:
     Raises:
         MalformedMessageError: the body isn't ``[args, kwargs, embed]``.
     """
-    _decode_body(message)
+    decode_body(message)
 
 
 def _encode(message: Message) -> bytes:
@@ -194,7 +199,7 @@ def has_links(message: bytes) -> bool:
     if not message:
         return False
     _, _, embed = json.loads(json.loads(message)["body"])
-    return any(embed.get(name) for name in _LINKS)
+    return any(embed.get(name) for name in LINKS)
 
 
 def _name_links(value: object, job_id: str, path: str) -> None:
@@ -208,7 +213,7 @@ def _name_links(value: object, job_id: str, path: str) -> None:
     elif isinstance(value, dict):
         if isinstance(value.get("task"), str) and isinstance(value.get("options"), dict):
             value["options"].setdefault("task_id", str(uuid5(NAMESPACE_OID, f"{job_id}{path}")))
-        for name in ("kwargs", "tasks", "body", *_LINKS):
+        for name in ("kwargs", "tasks", "body", *LINKS):
             _name_links(value.get(name), job_id, f"{path}.{name}")
 
 
@@ -242,24 +247,28 @@ def entry_of(
             expire_ms=max(1, expire_ms),
         )
         return entry, {}
-    args, kwargs, embed = _decode_body(message)
+    args, kwargs, embed = decode_body(message)
     modality = topology.modality_of(queue)
     job, blobs = job_from_wire(
         _spec_of(args, kwargs), job_id=headers["id"], modality_default=modality, qos_default=qos
     )
     if job.modality is not modality:
         raise InvalidInputError(f"a job of modality {job.modality.value} was sent to the queue {queue}")
-    _name_links(embed, job.id, "")
-    hidden = _hide(message, shown_args(job.id, modality.value), embed)
     base = job_entry(job, payload=dump_json(job), policy=policy)
     changed = replace(
         base,
-        message=_encode(hidden),
+        message=stored_message(message, job.id, modality, embed),
         celery=True,
         delay_ms=common["delay_ms"],
         expire_ms=max(1, min(base.expire_ms, expire_ms)),
     )
     return changed, blobs
+
+
+def stored_message(message: Message, job_id: str, modality: Modality, embed: dict[str, Any]) -> bytes:
+    """A message as the ledger keeps it: without what the job says, and with an id for every task that follows it."""
+    _name_links(embed, job_id, "")
+    return _encode(_hide(message, shown_args(job_id, modality.value), embed))
 
 
 def _hide(message: Message, args: list[Any], embed: dict[str, Any]) -> Message:
