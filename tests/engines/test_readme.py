@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ccs_broker import Client
 from ccs_broker.server import EmbeddedServer
 from tests.workers import worker
 
@@ -107,3 +108,24 @@ def test_the_make_targets_it_names_exist() -> None:
     named = set(re.findall(r"make (demo|test|bench|install|check|models|[a-z]+)\b", README))
     assert {"demo", "test", "bench"} <= named
     assert {name for name in named if name in {"demo", "test", "bench", "models", "check"}} <= set(targets)
+
+
+def test_a_fusion_job_on_the_real_models(url: str) -> None:
+    samples = ROOT / "ccs_workers" / "samples"
+    with Client(url) as client:
+        job = client.submit(
+            "fusion",
+            prompt="What is this?",
+            images=samples / "page.png",
+            audio=samples / "clip.wav",
+            max_new_tokens=16,
+        )
+        outcome = job.result(timeout=100)
+        assert outcome.ok
+        assert outcome.text
+        steps = {name: client.job(f"{job.id}-{name}").result(5) for name in ("seen", "heard", "answer")}
+    assert PAGE_LINE in steps["seen"].text
+    assert CLIP_WORDS in steps["heard"].text.lower()
+    # The text model was told what was read, heard and labeled.
+    words = len(f"{steps['seen'].text} {steps['heard'].text}".split())
+    assert steps["answer"].usage.prompt_tokens > words

@@ -139,7 +139,8 @@ def _note_of(event: Event) -> str:
             return "[its target can't be met any more: it runs on leftover capacity]"
         return "[its target can be met again]"
     if event.step is not None and event.data.get("ended", "succeeded") != "succeeded":
-        return f"[step {event.step}: {printable(str(event.data['ended']))} {printable(str(event.data.get('code', '')))}]"
+        how = f"{event.data['ended']} {event.data.get('code', '')}".rstrip()
+        return f"[step {event.step}: {printable(how)}]"
     if event.kind is EventKind.PROGRESS and (progress := progress_of(event)):
         return f"[{progress}]"
     return ""

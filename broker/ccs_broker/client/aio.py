@@ -10,6 +10,7 @@ from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.aio_link import AsyncBell, AsyncLink
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
+from ccs_broker.client.fusion import composed, extras_of, is_answered_by_a_model, wants_a_plan
 from ccs_broker.client.handles import AsyncJobHandle
 from ccs_broker.client.pipeline import AsyncPipeline
 from ccs_broker.client.planning import PlanMaker
@@ -71,6 +72,9 @@ class AsyncClient:
             submission = await asyncio.to_thread(self._core.prepare, modality, options)
         else:
             submission = self._core.prepare(modality, options)
+        if wants_a_plan(modality, options) and not await self._run(is_answered_by_a_model()):
+            maker = composed(submission, self._core.limits)
+            return await AsyncPipeline(self, maker).submit(extras_of(submission, maker))
         return AsyncJobHandle(self, await self._run(self._core.submit(submission)))
 
     @overload

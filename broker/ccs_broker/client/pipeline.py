@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ccs_broker.client.aio import AsyncClient
-    from ccs_broker.client.planning import PlanMaker, StepOptions
+    from ccs_broker.client.planning import Extras, PlanMaker, StepOptions
     from ccs_broker.client.sync import Client
     from ccs_broker.contract.words import Modality
 
@@ -84,8 +84,11 @@ class Pipeline:
         self._maker.add(name, modality, options, after=after, on_failure=on_failure, default=default)
         return self
 
-    def submit(self) -> PipelineHandle:
+    def submit(self, extras: Extras | None = None) -> PipelineHandle:
         """Submit it; what it is made of can't be changed any more, and submitting it again is refused.
+
+        Args:
+            extras: what it brings along if it stands for a job.
 
         Raises:
             InvalidInputError: it has no steps, or was submitted before.
@@ -93,9 +96,10 @@ class Pipeline:
             QueueUnavailableError: the server did not take it; ``maybe_accepted`` says if it may have.
         """
         plan = self._maker.plan()
-        self._client._run(begin(self._client._core.calls, plan, self._maker.blobs))
-        self._client._sender.send(plan)
-        return PipelineHandle(self._client, plan.id)
+        begun = self._client._run(begin(self._client._core.calls, plan, self._maker.blobs, extras))
+        if begun == plan.id:
+            self._client._sender.send(plan)
+        return PipelineHandle(self._client, begun)
 
 
 class AsyncPipeline:
@@ -119,12 +123,13 @@ class AsyncPipeline:
         self._maker.add(name, modality, options, after=after, on_failure=on_failure, default=default)
         return self
 
-    async def submit(self) -> AsyncPipelineHandle:
+    async def submit(self, extras: Extras | None = None) -> AsyncPipelineHandle:
         """As :meth:`Pipeline.submit`; Celery sends it in a thread."""
         plan = self._maker.plan()
-        await self._client._run(begin(self._client._core.calls, plan, self._maker.blobs))
-        await asyncio.to_thread(self._client._sender.send, plan)
-        return AsyncPipelineHandle(self._client, plan.id)
+        begun = await self._client._run(begin(self._client._core.calls, plan, self._maker.blobs, extras))
+        if begun == plan.id:
+            await asyncio.to_thread(self._client._sender.send, plan)
+        return AsyncPipelineHandle(self._client, begun)
 
 
 def _checked(name: object) -> str:

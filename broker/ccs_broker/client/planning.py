@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -15,7 +16,13 @@ from ccs_broker.client.files import read_file
 from ccs_broker.client.steps import Ask
 from ccs_broker.contract.build import build_job, parse_word
 from ccs_broker.contract.limits import MAX_LIFETIME_S
-from ccs_broker.errors import InternalError, InvalidInputError, NotFoundError, PayloadTooLargeError
+from ccs_broker.errors import (
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    PayloadTooLargeError,
+)
 from ccs_broker.ledger.records import Beginning, PublishStatus
 from ccs_broker.pipelines.estimating import ask_costs, ways_of
 from ccs_broker.pipelines.records import MAX_STEPS, STEP_NAME, OnFailure, Plan, Step, step_id
@@ -25,6 +32,8 @@ from ccs_broker.priority import rank_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from pydantic import JsonValue
+
     from ccs_broker.client.steps import Asking, Command
     from ccs_broker.contract.build import BuiltJob
     from ccs_broker.contract.limits import Limits
@@ -32,7 +41,7 @@ if TYPE_CHECKING:
     from ccs_broker.contract.words import Modality, QosClass
     from ccs_broker.ledger.calls import LedgerCalls
 
-__all__ = ["PipelineOptions", "PlanMaker", "StepOptions", "begin"]
+__all__ = ["Extras", "PipelineOptions", "PlanMaker", "StepOptions", "begin"]
 
 #: What a pipeline says for all of its steps.
 _COMMON: Final = ("qos", "deadline_s", "tenant", "overload", "metadata")
@@ -45,6 +54,7 @@ class PipelineOptions(TypedDict, total=False):
     #: Seconds from submission by which all of it must have finished; steps get their parts of it.
     deadline_s: float | None
     tenant: str
+    metadata: Mapping[str, JsonValue] | None
     #: The step whose text is the pipeline's; None: the last one.
     output: str | None
 
@@ -92,9 +102,9 @@ class PlanMaker:
         modality: Modality | str,
         options: Mapping[str, object],
         *,
-        after: str | Iterable[str],
-        on_failure: OnFailure | str,
-        default: str | None,
+        after: str | Iterable[str] = (),
+        on_failure: OnFailure | str = OnFailure.FAIL,
+        default: str | None = None,
     ) -> None:
         """Add a step; see :meth:`ccs_broker.client.pipeline.Pipeline.step`."""
         try:
@@ -170,13 +180,30 @@ def _shown(name: object) -> str:
     return name if isinstance(name, str) and STEP_NAME.fullmatch(name) else "?"
 
 
-def begin(calls: LedgerCalls, plan: Plan, blobs: Mapping[str, bytes]) -> Asking[None]:
-    """Split the time over the steps, upload the media and write the pipeline's record.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a pipeline that stands for a job brings along."""
+
+    idempotency: str = ""
+    digest: str = ""
+    #: What its outcome is to say of how it was made.
+    plan: str = ""
+
+
+def begin(
+    calls: LedgerCalls, plan: Plan, blobs: Mapping[str, bytes], extras: Extras | None = None
+) -> Asking[str]:
+    """Split the time over the steps, upload the media and write the pipeline's record; gives its id.
+
+    That is another one's where the idempotency key was used before with the same body: then nothing was begun.
 
     Raises:
+        InvalidInputError: it was begun before.
+        ConflictError: the idempotency key was used with another body.
         NotFoundError: a medium given by reference isn't in the store.
         QueueUnavailableError: the server refused.
     """
+    extras = extras or Extras()
     costs = yield Ask(ask_costs(plan))
     ways = ways_of(plan, [checked(reply) for reply in costs])
     beginning = Beginning(
@@ -187,7 +214,9 @@ def begin(calls: LedgerCalls, plan: Plan, blobs: Mapping[str, bytes]) -> Asking[
         blobs=plan.blobs,
         output=plan.output,
         steps=tuple(step.name for step in plan.steps),
-        fields=plan.fields(ways),
+        fields=plan.fields(ways) | ({"plan": extras.plan} if extras.plan else {}),
+        idempotency=extras.idempotency,
+        digest=extras.digest,
     )
     uploads: list[Command] = [put_blob(sha, data) for sha, data in blobs.items()]
     (reply,) = yield from run_calls((calls.begin(beginning),), uploads)
@@ -196,7 +225,10 @@ def begin(calls: LedgerCalls, plan: Plan, blobs: Mapping[str, bytes]) -> Asking[
     begun = calls.read_publish(reply)
     if begun.status is PublishStatus.NO_BLOB:
         raise NotFoundError(f"medium {begun.id[:12]} is not in the store (any more); give its bytes")
-    if begun.status is PublishStatus.SAME:
+    if begun.status is PublishStatus.CONFLICT:
+        raise ConflictError(f"the idempotency key was used for job {begun.id}, with another body")
+    if begun.status is PublishStatus.SAME and begun.id == plan.id:
         raise InvalidInputError("this pipeline was submitted before; make another one")
-    if begun.status is not PublishStatus.OK:
+    if begun.status not in {PublishStatus.OK, PublishStatus.SAME}:
         raise InternalError(f"beginning a pipeline was answered with {begun.status.value!r}")
+    return begun.id

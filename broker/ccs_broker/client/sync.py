@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar, Unpack, cast, overload
 from ccs_broker.client import changing, dead, looking
 from ccs_broker.client.core import BulkJob, ClientCore, SubmitOptions, bulk_answer, checked_id
 from ccs_broker.client.following import JobFollower
+from ccs_broker.client.fusion import composed, extras_of, is_answered_by_a_model, wants_a_plan
 from ccs_broker.client.handles import JobHandle
 from ccs_broker.client.link import Bell, Link
 from ccs_broker.client.pipeline import Pipeline
@@ -74,6 +75,9 @@ class Client:
     def submit(self, modality: Modality | str, **options: Unpack[SubmitOptions]) -> JobHandle:
         """Submit one job in one round trip; see :class:`SubmitOptions` for what it may say.
 
+        A fusion job that names no model, while none is served that takes such jobs, becomes a pipeline, and its outcome
+        says so in ``data["plan"]``.
+
         Raises:
             InvalidInputError: the job is wrong or over a limit; nothing was sent.
             ConflictError: the idempotency key was used with another body.
@@ -81,6 +85,9 @@ class Client:
             QueueUnavailableError: the server did not take it; ``maybe_accepted`` says if it may have.
         """
         submission = self._core.prepare(modality, options)
+        if wants_a_plan(modality, options) and not self._run(is_answered_by_a_model()):
+            maker = composed(submission, self._core.limits)
+            return Pipeline(self, maker).submit(extras_of(submission, maker))
         return JobHandle(self, self._run(self._core.submit(submission)))
 
     @overload

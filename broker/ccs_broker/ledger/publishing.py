@@ -53,5 +53,6 @@ def begin_args(beginning: Beginning) -> tuple[Argument, ...]:
     fields = [part for pair in beginning.fields.items() for part in pair]
     return (
         beginning.id, beginning.expire_ms, BIRTH_TTL_S, beginning.rank, beginning.tenant,
-        " ".join(beginning.blobs), beginning.output, " ".join(beginning.steps), *fields,
+        " ".join(beginning.blobs), beginning.output, " ".join(beginning.steps),
+        beginning.idempotency, beginning.digest, *fields,
     )  # fmt: skip

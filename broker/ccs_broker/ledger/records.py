@@ -67,6 +67,9 @@ class Beginning:
     output: str
     #: Names of all steps.
     steps: tuple[str, ...]
+    #: Whole Redis key of an idempotent submission, and the digest of its body.
+    idempotency: str = ""
+    digest: str = ""
     #: Further fields of the record, such as ``spec:<step>``; see ``lua/lib_pipeline.lua``.
     fields: Mapping[str, str | bytes]
 

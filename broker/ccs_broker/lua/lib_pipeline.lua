@@ -4,7 +4,8 @@
 --                              those of them that were published; st:<step>: how it ended, or "skipped" or "defaulted"
 --                              by its policy; ending: how the pipeline will end once what runs of it has; blame: the
 --                              step whose failure ends it; output: the step whose text is the pipeline's; spec:<step>:
---                              the step's job, until the end; default:<step>: text in the place of a failed one's
+--                              the step's job, until the end; default:<step>: text in the place of a failed one's;
+--                              plan: JSON of what its outcome is to say of how it was made, if anything
 --   ccs:job:<step's id>  hash  pipe: id of its pipeline; step: its name; policy: "fail" | "skip" | "default"; linked:
 --                              "1" if Celery goes on after it; skipped: "1" if it needs a text that was skipped
 local function step_id(pipe, step)
@@ -54,12 +55,13 @@ local function settle_pipeline(pipe, now_ms, ttl)
   if tonumber(job[4]) > 0 and not (job[2] and tonumber(job[3]) <= 0) then return end
   local state = job[2] or 'succeeded'
   local steps, usage, text = gathered(pipe, job[5])
+  local plan = redis.call('HGET', key, 'plan')
   local failure = job[6] and error_of(pipe, job[6]) or nil
   if state == 'expired' and not failure then
     failure = {code = 'DEADLINE_EXCEEDED', message = 'the deadline passed while the pipeline ran', retryable = false}
   end
   local outcome = {v = 1, state = state, text = state == 'succeeded' and text or '', usage = usage, attempts = 0,
-    data = {steps = steps}, error = failure}
+    data = {steps = steps, plan = plan and cjson.decode(plan) or nil}, error = failure}
   local told = failure or {}
   told.steps, told.usage = steps, usage
   for step in string.gmatch(job[7], '%S+') do redis.call('HDEL', key, 'spec:' .. step) end

@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ccs_broker import topology
 from ccs_broker.contract.job import Job
 from ccs_broker.contract.limits import DEFAULT_LIMITS
+from ccs_broker.contract.outcome import Outcome
 from ccs_broker.contract.parts import TextPart
 from ccs_broker.contract.wire import dump_json, load_json
 from ccs_broker.errors import PayloadTooLargeError
 from ccs_broker.ledger.entries import entry_of
 from ccs_broker.ledger.records import StepPlace
 from ccs_broker.pipelines.records import step_id
-from ccs_broker.pipelines.templates import filled
+from ccs_broker.pipelines.templates import LABELS, TEXT, filled
 from ccs_broker.priority import urgency
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from pydantic import JsonValue
 
     from ccs_broker.ledger.records import Entry
     from ccs_broker.policy import Policy
@@ -28,6 +31,9 @@ __all__ = ["FoundStep", "StepCall", "ask_step", "read_step"]
 
 _SKIPPED: Final = "skipped"
 _DEFAULTED: Final = "defaulted"
+#: Labels of a picture that a prompt takes; a label and its score.
+_MOST_LABELS: Final = 3
+_PAIR: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +75,8 @@ class FoundStep:
     #: Of these, the part that the step should take; None: the pipeline has no deadline.
     share: float | None
     states: Mapping[str, str]
-    #: Texts of the steps that it takes.
-    texts: Mapping[str, str]
+    #: What the steps that it takes found, by step and kind.
+    taken: Mapping[tuple[str, str], str]
 
     def entry(self, policy: Policy) -> Entry:
         """The entry of its job.
@@ -102,7 +108,7 @@ class FoundStep:
         if not self.call.takes:
             return self.job
         parts = tuple(
-            TextPart(text=filled(part.text, self.texts)) if isinstance(part, TextPart) else part
+            TextPart(text=filled(part.text, self.taken)) if isinstance(part, TextPart) else part
             for part in self.job.parts
         )
         size = sum(len(part.text.encode()) for part in parts if isinstance(part, TextPart))
@@ -140,12 +146,12 @@ def read_step(call: StepCall, replies: Sequence[object]) -> FoundStep | None:
         name: state.decode() for name, state in zip(call.takes, more[: len(call.takes)], strict=True) if state
     }
     defaults = dict(zip(call.takes, more[len(call.takes) :], strict=True))
-    texts = {
-        name: _text(outcome, default if states.get(name) == _DEFAULTED else None)
-        for (name, default), outcome in zip(
-            defaults.items(), cast("Sequence[bytes | None]", outcomes), strict=True
-        )
-    }
+    taken: dict[tuple[str, str], str] = {}
+    for (name, default), outcome in zip(
+        defaults.items(), cast("Sequence[bytes | None]", outcomes), strict=True
+    ):
+        stands_in = default if states.get(name) == _DEFAULTED else None
+        taken[name, TEXT], taken[name, LABELS] = _found(outcome, stands_in)
     return FoundStep(
         call=call,
         job=load_json(Job, body),
@@ -153,12 +159,37 @@ def read_step(call: StepCall, replies: Sequence[object]) -> FoundStep | None:
         share=told["share"],
         left_ms=int(expire) - (int(seconds) * 1000 + int(micros) // 1000),
         states=states,
-        texts=texts,
+        taken=taken,
     )
 
 
-def _text(outcome: bytes | None, default: bytes | None) -> str:
+def _found(outcome: bytes | None, default: bytes | None) -> tuple[str, str]:
+    """Text and labels of a step."""
     if default is not None:
-        return default.decode()
-    text = json.loads(outcome).get("text", "") if outcome else ""
-    return text if isinstance(text, str) else ""
+        return default.decode(), ""
+    told = Outcome.model_validate_json(outcome) if outcome else None
+    return (told.text, _labels(told.data.get("images"))) if told else ("", "")
+
+
+def _labels(images: JsonValue) -> str:
+    """``espresso (0.90), cup (0.05); cat (0.80)``: the likeliest of each picture."""
+    pictures = (
+        [image.get("labels") for image in images if isinstance(image, dict)]
+        if isinstance(images, list)
+        else []
+    )
+    told = []
+    for labels in pictures:
+        pairs = (
+            [
+                f"{label} ({score:.2f})"
+                for label, score in (
+                    pair for pair in labels or () if isinstance(pair, list) and len(pair) == _PAIR
+                )
+                if isinstance(score, int | float)
+            ]
+            if isinstance(labels, list)
+            else []
+        )
+        told.append(", ".join(pairs[:_MOST_LABELS]))
+    return "; ".join(one for one in told if one)
