@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.report import machine
 
-ALL: Final = ("latency", "throughput", "cost", "text")
+ALL: Final = ("latency", "throughput", "cost", "text", "pipelines")
 
 
 def main() -> int:

@@ -113,7 +113,7 @@ def _engines_step(settings: WorkerSettings, slot: RunnerSlot) -> type[bootsteps.
                 raise SystemExit(1) from error
             slot.runner = self.runtime.runner
             answer_revokes(ledger)
-            _follow_tasks()
+            follow_tasks()
             self._drain_on_shutdown(self.runtime)
             self.runtime.open()
 
@@ -146,14 +146,18 @@ def _refuse_other_pools(sender: Any, **_: Any) -> None:
         raise SystemExit(2)
 
 
-def _follow_tasks() -> None:
+def follow_tasks() -> None:
     """Tell the claim table when a thread takes up a delivery and when it is through, whatever the task."""
 
     def begin(task_id: str, task: Any, **_: Any) -> None:
         CLAIMS.begin((task_id, int(task.request.get(ATTEMPT_HEADER) or 0)))
 
-    def end(task_id: str, task: Any, **_: Any) -> None:
+    def end(task_id: str, task: Any, retval: Any = None, **_: Any) -> None:
         CLAIMS.end((task_id, int(task.request.get(ATTEMPT_HEADER) or 0)))
+        if isinstance(retval, BaseException):
+            # Celery has told and logged it. Its frame holds the error, whose traceback and those it came from hold the
+            # frame, with the request and its claim: a cycle for each job that failed, until all there is is collected.
+            retval.__traceback__ = retval.__cause__ = retval.__context__ = None
 
     signals.task_prerun.connect(begin, weak=False, dispatch_uid="ccs-begin")
     signals.task_postrun.connect(end, weak=False, dispatch_uid="ccs-end")
